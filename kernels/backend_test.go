@@ -1,0 +1,42 @@
+package kernels
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// eachBackend runs test once for every backend of this CPU, in one process.
+func eachBackend(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	before := Active()
+	t.Cleanup(func() { Use(before) })
+	for _, isa := range Available() {
+		if err := Use(isa); err != nil {
+			t.Fatal(err)
+		}
+		t.Run("isa="+string(isa), test)
+	}
+}
+
+// TestRequiredISA fails where a backend that the environment demands did not
+// come up: without it a test of all backends passes by testing none.
+func TestRequiredISA(t *testing.T) {
+	required := os.Getenv("KVQ_TEST_REQUIRE_ISA")
+	if required == "" {
+		t.Skip("KVQ_TEST_REQUIRE_ISA is not set")
+	}
+	for isa := range strings.SplitSeq(required, ",") {
+		if err := Use(ISA(isa)); err != nil {
+			t.Error(err)
+		}
+	}
+	Use(Available()[0])
+}
+
+func TestUseRefusesUnknown(t *testing.T) {
+	before := Active()
+	if err := Use("sse9"); err == nil || Active() != before {
+		t.Errorf("Use(sse9) = %v, active %s: want an error and %s", err, Active(), before)
+	}
+}

@@ -1,0 +1,6 @@
+//go:build purego || !amd64
+
+package kernels
+
+// archBackends is empty: this build has no assembly.
+func archBackends() []backend { return nil }
