@@ -1,0 +1,71 @@
+package formula
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"strings"
+)
+
+// ParseTokens reads a number of tokens as people write it: 32768, 32_768,
+// 32k or 128K (x 1024), 1m (x 1024 x 1024), 1.5k. The result is a whole number
+// from 1.
+func ParseTokens(text string) (int64, error) {
+	n, err := parseQuantity(text, map[string]int64{
+		"": 1, "k": 1 << 10, "ki": 1 << 10, "m": 1 << 20, "mi": 1 << 20, "g": 1 << 30, "gi": 1 << 30,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number of tokens: %w", text, err)
+	}
+	if n < 1 {
+		return 0, fmt.Errorf("%q is not a number of tokens: want at least 1", text)
+	}
+	return n, nil
+}
+
+// ParseBytes reads an amount of memory: bytes, or with a unit. GiB and G (and
+// K, M, T likewise) are powers of 1024, GB powers of 1000.
+func ParseBytes(text string) (int64, error) {
+	n, err := parseQuantity(text, map[string]int64{
+		"": 1, "b": 1,
+		"k": 1 << 10, "ki": 1 << 10, "kib": 1 << 10, "kb": 1e3,
+		"m": 1 << 20, "mi": 1 << 20, "mib": 1 << 20, "mb": 1e6,
+		"g": 1 << 30, "gi": 1 << 30, "gib": 1 << 30, "gb": 1e9,
+		"t": 1 << 40, "ti": 1 << 40, "tib": 1 << 40, "tb": 1e12,
+		"p": 1 << 50, "pi": 1 << 50, "pib": 1 << 50, "pb": 1e15,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%q is not an amount of memory: %w", text, err)
+	}
+	return n, nil
+}
+
+// parseQuantity reads a non-negative decimal number and one of the units, in
+// any case, and rounds half to even to a whole number.
+func parseQuantity(text string, units map[string]int64) (int64, error) {
+	s := strings.ToLower(strings.TrimSpace(text))
+	end := strings.LastIndexAny(s, "0123456789.") + 1
+	number, unit := strings.ReplaceAll(s[:end], "_", ""), strings.TrimSpace(s[end:])
+	factor, ok := units[unit]
+	if !ok {
+		return 0, fmt.Errorf("unknown unit %q", clip(unit))
+	}
+	// big.Rat would take exponents, fractions and any number of digits.
+	if number == "" || len(number) > 40 || strings.Trim(number, "0123456789.") != "" || strings.Count(number, ".") > 1 {
+		return 0, errors.New("want a number such as 32768 or 1.5, and a unit if any")
+	}
+	r, ok := new(big.Rat).SetString(number)
+	if !ok {
+		return 0, errors.New("want a number such as 32768 or 1.5, and a unit if any")
+	}
+	r.Mul(r, new(big.Rat).SetInt64(factor))
+	quotient, rest := new(big.Int).QuoRem(r.Num(), r.Denom(), new(big.Int))
+	if half := new(big.Int).Lsh(rest, 1).Cmp(r.Denom()); half > 0 || half == 0 && quotient.Bit(0) == 1 {
+		quotient.Add(quotient, big.NewInt(1))
+	}
+	if !quotient.IsInt64() || quotient.Int64() == math.MaxInt64 {
+		return 0, errors.New("too large")
+	}
+	return quotient.Int64(), nil
+}
