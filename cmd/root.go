@@ -2,8 +2,23 @@
 package cmd
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes of kvq. There are no others.
+const (
+	exitOK      = 0
+	exitFailure = 1 // I/O, a corrupt file, memory
+	exitUsage   = 2 // the command line asks for something that does not exist
+	exitNo      = 3 // the question was understood and the answer is "no"
 )
 
 // Streams are the process's input, outputs and environment, as Main sees them.
@@ -19,4 +34,182 @@ func System() Streams {
 }
 
 // Main runs kvq with the arguments after the program's name and returns its exit code.
-func Main(args []string, s Streams) int { return 0 }
+func Main(args []string, s Streams) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	// A second interrupt ends the process at once, whatever it is doing.
+	context.AfterFunc(ctx, stop)
+
+	root := newRoot(s)
+	root.SetArgs(args)
+	ran := watchRun(root)
+	c, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if !*ran {
+		// Whatever cobra finds wrong before a command runs (an unknown command
+		// or flag, an argument too many) is wrong with the command line.
+		err = usageError{err}
+	}
+	fmt.Fprintf(s.Err, "kvq: %s\n", oneLine(err.Error()))
+	code := exitCode(err)
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintf(s.Err, "kvq: hint: %s\n", oneLine(hint))
+	} else if code == exitUsage {
+		fmt.Fprintf(s.Err, "kvq: hint: run '%s --help'\n", c.CommandPath())
+	}
+	return code
+}
+
+// newRoot returns the command tree. Every command reads the global flags
+// through newOutput.
+func newRoot(s Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kvq",
+		Short: "plan the memory of a KV cache, and measure what quantizing it costs and gains",
+		Long: `kvq answers one question with evidence: how far can this model's KV cache be
+compressed, what does that save, and what does it cost?
+
+Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	addOutputFlags(root.PersistentFlags())
+	root.AddCommand(
+		newVersion(s),
+	)
+	root.SetHelpCommand(newHelp())
+	root.InitDefaultCompletionCmd()
+	return root
+}
+
+// watchRun reports through its result whether a command was reached. Commands
+// that say nothing about arguments take none; those that only hold others show
+// their help, and refuse names they do not know instead of ignoring them.
+func watchRun(root *cobra.Command) *bool {
+	ran := new(bool)
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		switch {
+		case !c.Runnable():
+			c.Args = cobra.ArbitraryArgs
+			c.RunE = func(c *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return unknownCommand(c, args[0])
+				}
+				return c.Help()
+			}
+		case c.Args == nil:
+			c.Args = cobra.NoArgs
+		}
+		if run := c.RunE; run != nil {
+			c.RunE = func(c *cobra.Command, args []string) error {
+				*ran = true
+				return run(c, args)
+			}
+		}
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(root)
+	return ran
+}
+
+// newHelp replaces cobra's help command, which succeeds for unknown topics.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "explain a command",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			found, rest, err := c.Root().Find(args)
+			if err != nil || found == nil || len(rest) > 0 {
+				return unknownCommand(c.Root(), strings.Join(args, " "))
+			}
+			return found.Help()
+		},
+	}
+}
+
+func unknownCommand(c *cobra.Command, name string) error {
+	err := usagef("unknown command %q", name)
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(name); len(near) > 0 {
+		path := c.CommandPath()
+		return withHint(err, "did you mean '%s %s'?", path, strings.Join(near, "' or '"+path+" "))
+	}
+	return err
+}
+
+// usageError is a mistake in the command line itself.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// usagef returns a usage error: exit code 2.
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// noError says that the question was answered, and the answer is "no".
+type noError struct{ error }
+
+func (e noError) Unwrap() error { return e.error }
+
+// answerNo returns the error for a check that did not hold or a scheme that
+// does not fit: exit code 3.
+func answerNo(format string, args ...any) error { return noError{fmt.Errorf(format, args...)} }
+
+// hintError adds what the user can do about an error.
+type hintError struct {
+	error
+	hint string
+}
+
+func (e hintError) Unwrap() error { return e.error }
+
+// Hint is looked for on every error that reaches Main, so that other packages
+// can offer one without importing this one.
+func (e hintError) Hint() string { return e.hint }
+
+// withHint adds a hint, printed on a line of its own, to err.
+func withHint(err error, format string, args ...any) error {
+	return hintError{err, fmt.Sprintf(format, args...)}
+}
+
+func hintOf(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// exitCode is the only place that turns errors into exit codes.
+func exitCode(err error) int {
+	var usage usageError
+	var no noError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &no):
+		return exitNo
+	default:
+		return exitFailure
+	}
+}
+
+// oneLine keeps a message that quotes hostile input on one printable line.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}

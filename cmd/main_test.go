@@ -1,0 +1,159 @@
+package cmd
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"kvq": func() { os.Exit(Main(os.Args[1:], System())) },
+	})
+}
+
+// run runs kvq in this process and returns its exit code and outputs.
+func run(args ...string) (code int, stdout, stderr string) {
+	var out, errOut bytes.Buffer
+	code = Main(args, Streams{
+		In: strings.NewReader(""), Out: &out, Err: &errOut,
+		Getenv: func(string) string { return "" },
+	})
+	return code, out.String(), errOut.String()
+}
+
+// TestScripts runs testdata/script. KVQ_UPDATE=1 rewrites the expected outputs
+// in them, which are then to be read, not trusted.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       os.Getenv("KVQ_UPDATE") != "",
+		RequireUniqueNames:  true,
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			root, err := filepath.Abs("..")
+			if err != nil {
+				return err
+			}
+			e.Setenv("KVQ_ROOT", root)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// exits CODE kvq ARGS...: testscript's ! only tells zero from the rest.
+			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 2 {
+					ts.Fatalf("usage: exits CODE PROGRAM [ARGS...]")
+				}
+				err := ts.Exec(args[1], args[2:]...)
+				got := "0"
+				if exit, ok := err.(*exec.ExitError); ok {
+					got = exit.ProcessState.String()[len("exit status "):]
+				} else if err != nil {
+					ts.Fatalf("%v", err)
+				}
+				if got != args[0] {
+					ts.Fatalf("exit code %s, want %s\n%s", got, args[0], ts.ReadFile("stderr"))
+				}
+			},
+		},
+	})
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, test := range []struct {
+		args   string
+		code   int
+		stderr string // a part of it; "" means that it is empty
+	}{
+		{"", exitOK, ""},
+		{"version", exitOK, ""},
+		{"version --format JSON", exitOK, ""},
+		{"help version", exitOK, ""},
+		{"--help", exitOK, ""},
+		{"completion bash", exitOK, ""},
+		{"verson", exitUsage, `hint: did you mean 'kvq version'?`},
+		{"help verson", exitUsage, `unknown command "verson"`},
+		{"completion fsh", exitUsage, `unknown command "fsh"`},
+		{"version extra", exitUsage, `unknown command "extra" for "kvq version"`},
+		{"version --no-such-flag", exitUsage, "unknown flag: --no-such-flag"},
+		{"version --format", exitUsage, "flag needs an argument"},
+		{"version --format yaml", exitUsage, `--format "yaml": not one of table, md`},
+		{"version --color sometimes", exitUsage, `--color "sometimes"`},
+		{"version -o testdata", exitFailure, "testdata: is a directory"},
+		{"version -o testdata/no/such/dir", exitFailure, "no such file"},
+	} {
+		code, _, stderr := run(strings.Fields(test.args)...)
+		if code != test.code {
+			t.Errorf("kvq %s: exit code %d, want %d (%s)", test.args, code, test.code, stderr)
+		}
+		if test.stderr == "" && stderr != "" || !strings.Contains(stderr, test.stderr) {
+			t.Errorf("kvq %s: stderr %q, want %q", test.args, stderr, test.stderr)
+		}
+		for line := range strings.Lines(stderr) {
+			if !strings.HasPrefix(line, "kvq: ") || strings.HasSuffix(line, ".\n") {
+				t.Errorf("kvq %s: stderr line %q", test.args, line)
+			}
+		}
+	}
+}
+
+// TestImports holds the direction of the packages: no edge that is not listed.
+func TestImports(t *testing.T) {
+	allowed := map[string][]string{
+		"kvq":          {"kvq/cmd"},
+		"kvq/cmd":      {"kvq/dumps", "kvq/eval", "kvq/formula", "kvq/kernels", "kvq/quantize"},
+		"kvq/eval":     {"kvq/kernels", "kvq/quantize"},
+		"kvq/quantize": {"kvq/kernels"},
+		"kvq/kernels":  {"unsafe", "github.com/klauspost/cpuid/v2"},
+		"kvq/formula":  {},
+		"kvq/dumps":    {},
+	}
+	only := map[string]string{
+		"unsafe":                            "kvq/kernels",
+		"github.com/klauspost/cpuid/v2":     "kvq/kernels",
+		"github.com/olekukonko/tablewriter": "kvq/cmd",
+		"gonum.org/v1/plot":                 "kvq/cmd",
+		"github.com/spf13/cobra":            "kvq/cmd",
+		"github.com/schollz/progressbar/v3": "kvq/cmd",
+		"github.com/rogpeppe/go-internal":   "",
+		"C":                                 "",
+	}
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "kvq/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		from := fields[0]
+		// A package below a package has the rights of that package.
+		part := strings.Join(strings.SplitN(from, "/", 3)[:min(2, strings.Count(from, "/")+1)], "/")
+		edges, ok := allowed[part]
+		if !ok {
+			t.Errorf("package %s has no place in the layout", from)
+			continue
+		}
+		seen++
+		for _, to := range fields[1:] {
+			ours := to == "kvq" || strings.HasPrefix(to, "kvq/")
+			inside := to == part || strings.HasPrefix(to, part+"/")
+			if ours && !inside && !slices.Contains(edges, to) {
+				t.Errorf("%s imports %s", from, to)
+			}
+			for prefix, owner := range only {
+				if (to == prefix || strings.HasPrefix(to, prefix+"/")) && part != owner {
+					t.Errorf("%s imports %s, which is for %q only", from, to, owner)
+				}
+			}
+		}
+	}
+	if seen < len(allowed) {
+		t.Errorf("go list named %d packages, want at least %d", seen, len(allowed))
+	}
+}

@@ -1,0 +1,191 @@
+package cmd
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+)
+
+// splitQuantity splits "24.5 GiB" into its exact number and its unit in lower case.
+func splitQuantity(s string) (*big.Rat, string, error) {
+	s = strings.TrimSpace(s)
+	i := 0
+	for i < len(s) && (s[i] >= '0' && s[i] <= '9' || s[i] == '.') {
+		i++
+	}
+	digits := s[:i]
+	// A bound on the length keeps hostile input cheap; 2^63 has 19 digits.
+	if digits == "" || digits == "." || len(digits) > 40 || strings.Count(digits, ".") > 1 {
+		return nil, "", fmt.Errorf("%q is not a quantity", s)
+	}
+	r, ok := new(big.Rat).SetString(digits)
+	if !ok {
+		return nil, "", fmt.Errorf("%q is not a quantity", s)
+	}
+	return r, strings.ToLower(strings.TrimSpace(s[i:])), nil
+}
+
+// scaled returns r·unit rounded down, or an error when it exceeds an int64.
+func scaled(s string, r *big.Rat, unit int64) (int64, error) {
+	r = new(big.Rat).Mul(r, new(big.Rat).SetInt64(unit))
+	n := new(big.Int).Quo(r.Num(), r.Denom())
+	if !n.IsInt64() {
+		return 0, fmt.Errorf("%q is too large", s)
+	}
+	return n.Int64(), nil
+}
+
+// parseTokens reads a number of tokens as people type it: 32768, 32k and 32K
+// (32·1024), 1m and 1M (1024²). A fraction must come out whole: 1.5k.
+func parseTokens(s string) (int64, error) {
+	r, suffix, err := splitQuantity(s)
+	if err != nil {
+		return 0, fmt.Errorf("%w of tokens (32768, 32k, 1m)", err)
+	}
+	unit := int64(1)
+	switch suffix {
+	case "":
+	case "k", "ki":
+		unit = 1 << 10
+	case "m", "mi":
+		unit = 1 << 20
+	default:
+		return 0, fmt.Errorf("%q is not a quantity of tokens (32768, 32k, 1m)", s)
+	}
+	if !new(big.Rat).Mul(r, new(big.Rat).SetInt64(unit)).IsInt() {
+		return 0, fmt.Errorf("%q is not a whole number of tokens", s)
+	}
+	return scaled(s, r, unit)
+}
+
+// parseBytes reads an amount of memory: 24GiB, 80G and 80g (GiB), 24GB
+// (decimal), 512MiB, or plain bytes. Fractions are rounded down to a byte.
+func parseBytes(s string) (int64, error) {
+	r, suffix, err := splitQuantity(s)
+	if err != nil {
+		return 0, fmt.Errorf("%w of memory (24GiB, 80G, 24GB, bytes)", err)
+	}
+	unit := int64(1)
+	if suffix != "" && suffix != "b" {
+		exp := strings.IndexByte("kmgtp", suffix[0]) + 1
+		base := int64(1 << 10)
+		switch suffix[1:] {
+		case "", "i", "ib":
+		case "b":
+			base = 1000
+		default:
+			exp = 0
+		}
+		if exp == 0 {
+			return 0, fmt.Errorf("%q is not a quantity of memory (24GiB, 80G, 24GB, bytes)", s)
+		}
+		for range exp {
+			unit *= base
+		}
+	}
+	return scaled(s, r, unit)
+}
+
+// units says how tables show memory.
+type units string
+
+// The units of --units.
+const (
+	unitsIEC   units = "iec"   // KiB, MiB, GiB
+	unitsSI    units = "si"    // kB, MB, GB
+	unitsBytes units = "bytes" // exact bytes
+)
+
+func parseUnits(s string) (units, error) {
+	switch u := units(strings.ToLower(s)); u {
+	case unitsIEC, unitsSI, unitsBytes:
+		return u, nil
+	}
+	return "", usagef("--units %q: not one of iec, si, bytes", s)
+}
+
+// format shows n bytes with four significant digits and a unit, or exactly.
+func (u units) format(n int64) string {
+	base, names := 1024.0, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	switch u {
+	case unitsBytes:
+		return grouped(n)
+	case unitsSI:
+		base, names = 1000, []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}
+	}
+	if n < 0 {
+		return "-" + u.format(-n)
+	}
+	x, i := float64(n), 0
+	for x >= base && i < len(names)-1 {
+		x /= base
+		i++
+	}
+	if i == 0 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	// 1023.96 KiB would show as 1024.0 KiB or 1024 KiB; that is 1 MiB's job only
+	// when it is exact, so the digits stay with the smaller unit.
+	return significant(x, 4) + " " + names[i]
+}
+
+// grouped writes an integer with thousands separators: 4,294,967,296.
+func grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+// significant shows x with the given number of significant digits: plain
+// where that is short, else with an exponent. Only an exact zero shows as 0.
+func significant(x float64, digits int) string {
+	switch {
+	case x == 0:
+		return "0"
+	case math.IsNaN(x) || math.IsInf(x, 0):
+		return fmt.Sprint(x)
+	}
+	// Rounding may carry into the next power of ten, so it decides first.
+	e := strconv.FormatFloat(x, 'e', digits-1, 64)
+	exp, _ := strconv.Atoi(e[strings.IndexByte(e, 'e')+1:])
+	switch {
+	case exp < -3 || exp >= 7:
+		mantissa := e[:strings.IndexByte(e, 'e')]
+		return mantissa + "e" + strconv.Itoa(exp)
+	case exp >= digits-1:
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	default:
+		return strconv.FormatFloat(x, 'f', digits-1-exp, 64)
+	}
+}
+
+// exact writes x so that reading it back gives x.
+func exact(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+
+// text is a cell that reads the same for people and programs.
+func text(s string) cell { return cell{s, s} }
+
+// count is a whole number.
+func count(n int64) cell { return cell{grouped(n), strconv.FormatInt(n, 10)} }
+
+// number is a real number, shown with the given significant digits.
+func number(x float64, digits int) cell { return cell{significant(x, digits), exact(x)} }
+
+// fixed is a real number, shown with the given digits after the point.
+func fixed(x float64, decimals int) cell {
+	return cell{strconv.FormatFloat(x, 'f', decimals, 64), exact(x)}
+}
+
+// size is an amount of memory, exact in bytes for programs.
+func (u units) size(n int64) cell { return cell{u.format(n), strconv.FormatInt(n, 10)} }
+
+// absent is a figure that does not exist: a dash for people, empty for programs.
+func absent() cell { return cell{"-", ""} }

@@ -1,0 +1,245 @@
+package cmd
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/olekukonko/tablewriter"
+	"github.com/olekukonko/tablewriter/renderer"
+	"github.com/olekukonko/tablewriter/tw"
+)
+
+// report is a command's result in all its forms.
+type report struct {
+	tables []*table
+	// data is the table that csv and tsv print; nil means the first of tables.
+	data *table
+	json any
+	html func(io.Writer) error
+}
+
+// table is a titled table. Its cells hold what people read and what programs
+// read, so that all formats come from one place.
+type table struct {
+	title   string // one line above; "" for none
+	columns []column
+	rows    [][]cell
+	marks   []string // per row, "" or the name of a style: "good", "bad"
+	notes   []string // lines below
+}
+
+// column describes one column. A column without a header is only for csv and
+// tsv, one without a name only for people.
+type column struct {
+	header string // with its unit, if it has one: "size GiB"
+	name   string // snake_case, with its unit: "total_bytes"
+	right  bool   // numbers are aligned on their right
+}
+
+// cell is one value: as text for people, and exact for programs. Absent
+// values are empty for programs.
+type cell struct{ text, value string }
+
+// add appends a row; cells are in the order of the columns.
+func (t *table) add(cells ...cell) {
+	if len(cells) != len(t.columns) {
+		panic(fmt.Sprintf("cmd: %d cells in a table of %d columns", len(cells), len(t.columns)))
+	}
+	t.rows = append(t.rows, cells)
+	t.marks = append(t.marks, "")
+}
+
+// mark gives the last row a style.
+func (t *table) mark(style string) { t.marks[len(t.marks)-1] = style }
+
+// render writes the report in one format.
+func (r report) render(w io.Writer, format string, color bool) error {
+	switch format {
+	case formatJSON:
+		return writeJSON(w, r.json)
+	case formatHTML:
+		return r.html(w)
+	case formatCSV, formatTSV:
+		t := r.data
+		if t == nil {
+			t = r.tables[0]
+		}
+		return t.writeSeparated(w, format)
+	}
+	for i, t := range r.tables {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		write := t.writeText
+		if format == formatMD {
+			write = t.writeMarkdown
+		}
+		if err := write(w, color); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeSeparated writes the columns that have a name, with exact values.
+func (t *table) writeSeparated(w io.Writer, format string) error {
+	out := csv.NewWriter(w)
+	if format == formatTSV {
+		out.Comma = '\t'
+	}
+	record := make([]string, 0, len(t.columns))
+	for _, c := range t.columns {
+		if c.name != "" {
+			record = append(record, c.name)
+		}
+	}
+	if err := out.Write(record); err != nil {
+		return err
+	}
+	for _, row := range t.rows {
+		record = record[:0]
+		for i, c := range t.columns {
+			if c.name != "" {
+				record = append(record, row[i].value)
+			}
+		}
+		if err := out.Write(record); err != nil {
+			return err
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// visible returns what people see: headers, alignments and cells of the
+// columns that have a header.
+func (t *table) visible() (headers []string, align []tw.Align, rows [][]string) {
+	for _, c := range t.columns {
+		if c.header == "" {
+			continue
+		}
+		headers = append(headers, c.header)
+		a := tw.AlignLeft
+		if c.right {
+			a = tw.AlignRight
+		}
+		align = append(align, a)
+	}
+	for _, row := range t.rows {
+		var cells []string
+		for i, c := range t.columns {
+			if c.header != "" {
+				cells = append(cells, row[i].text)
+			}
+		}
+		rows = append(rows, cells)
+	}
+	return headers, align, rows
+}
+
+// plain is a table of columns two spaces apart under a ruled header, without
+// a frame, wrapping or reformatting: it stays readable in a pipe and in mail.
+func plain(w io.Writer, align []tw.Align) *tablewriter.Table {
+	return tablewriter.NewTable(w,
+		tablewriter.WithRenderer(renderer.NewBlueprint(tw.Rendition{
+			Borders: tw.BorderNone,
+			Symbols: tw.NewSymbolCustom("plain").WithRow("-").WithColumn("").WithCenter("").WithMidLeft("").WithMidRight(""),
+			Settings: tw.Settings{
+				Separators: tw.Separators{BetweenColumns: tw.Off, BetweenRows: tw.Off},
+				Lines:      tw.Lines{ShowHeaderLine: tw.Off},
+			},
+		})),
+		tablewriter.WithHeaderAutoFormat(tw.Off),
+		tablewriter.WithHeaderAutoWrap(tw.WrapNone),
+		tablewriter.WithRowAutoWrap(tw.WrapNone),
+		tablewriter.WithTrimSpace(tw.Off),
+		tablewriter.WithPadding(tw.Padding{Right: "  ", Overwrite: true}),
+		tablewriter.WithHeaderAlignmentConfig(tw.CellAlignment{PerColumn: align}),
+		tablewriter.WithRowAlignmentConfig(tw.CellAlignment{PerColumn: align}),
+	)
+}
+
+// writeText writes the table for a terminal.
+func (t *table) writeText(w io.Writer, color bool) error {
+	headers, align, rows := t.visible()
+	if t.title != "" {
+		fmt.Fprintln(w, styled(color, "title", t.title))
+	}
+	if len(rows) > 0 {
+		var b strings.Builder
+		out := plain(&b, align)
+		out.Header(headers)
+		if err := out.Bulk(rows); err != nil {
+			return err
+		}
+		if err := out.Render(); err != nil {
+			return err
+		}
+		for i, line := range strings.Split(strings.TrimRight(b.String(), "\n"), "\n") {
+			// tablewriter pads the last column; nobody wants that pasted.
+			line = strings.TrimRight(line, " ")
+			if i == 0 {
+				line = styled(color, "header", line)
+			} else if i <= len(t.marks) {
+				line = styled(color, t.marks[i-1], line)
+			}
+			fmt.Fprintln(w, line)
+		}
+	}
+	for _, n := range t.notes {
+		fmt.Fprintln(w, n)
+	}
+	return nil
+}
+
+// writeMarkdown writes a GitHub table; title and notes become paragraphs.
+func (t *table) writeMarkdown(w io.Writer, _ bool) error {
+	headers, align, rows := t.visible()
+	if t.title != "" {
+		fmt.Fprintf(w, "**%s**\n\n", t.title)
+	}
+	if len(rows) > 0 {
+		escape := strings.NewReplacer("|", `\|`, "\n", " ")
+		for _, row := range append([][]string{headers}, rows...) {
+			for i := range row {
+				row[i] = escape.Replace(row[i])
+			}
+		}
+		out := tablewriter.NewTable(w,
+			tablewriter.WithRenderer(renderer.NewMarkdown()),
+			tablewriter.WithHeaderAutoFormat(tw.Off),
+			tablewriter.WithHeaderAutoWrap(tw.WrapNone),
+			tablewriter.WithRowAutoWrap(tw.WrapNone),
+			tablewriter.WithHeaderAlignmentConfig(tw.CellAlignment{PerColumn: align}),
+			tablewriter.WithRowAlignmentConfig(tw.CellAlignment{PerColumn: align}),
+		)
+		out.Header(headers)
+		if err := out.Bulk(rows); err != nil {
+			return err
+		}
+		if err := out.Render(); err != nil {
+			return err
+		}
+	}
+	for i, n := range t.notes {
+		if i > 0 || len(rows) > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintln(w, n)
+	}
+	return nil
+}
+
+// styled colours a whole line, so that no column's width is touched.
+func styled(color bool, style, line string) string {
+	if !color || line == "" {
+		return line
+	}
+	code := map[string]string{"title": "1", "header": "2", "good": "32", "bad": "31"}[style]
+	if code == "" {
+		return line
+	}
+	return "\x1b[" + code + "m" + line + "\x1b[0m"
+}
