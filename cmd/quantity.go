@@ -3,90 +3,9 @@ package cmd
 import (
 	"fmt"
 	"math"
-	"math/big"
 	"strconv"
 	"strings"
 )
-
-// splitQuantity splits "24.5 GiB" into its exact number and its unit in lower case.
-func splitQuantity(s string) (*big.Rat, string, error) {
-	s = strings.TrimSpace(s)
-	i := 0
-	for i < len(s) && (s[i] >= '0' && s[i] <= '9' || s[i] == '.') {
-		i++
-	}
-	digits := s[:i]
-	// A bound on the length keeps hostile input cheap; 2^63 has 19 digits.
-	if digits == "" || digits == "." || len(digits) > 40 || strings.Count(digits, ".") > 1 {
-		return nil, "", fmt.Errorf("%q is not a quantity", s)
-	}
-	r, ok := new(big.Rat).SetString(digits)
-	if !ok {
-		return nil, "", fmt.Errorf("%q is not a quantity", s)
-	}
-	return r, strings.ToLower(strings.TrimSpace(s[i:])), nil
-}
-
-// scaled returns r·unit rounded down, or an error when it exceeds an int64.
-func scaled(s string, r *big.Rat, unit int64) (int64, error) {
-	r = new(big.Rat).Mul(r, new(big.Rat).SetInt64(unit))
-	n := new(big.Int).Quo(r.Num(), r.Denom())
-	if !n.IsInt64() {
-		return 0, fmt.Errorf("%q is too large", s)
-	}
-	return n.Int64(), nil
-}
-
-// parseTokens reads a number of tokens as people type it: 32768, 32k and 32K
-// (32·1024), 1m and 1M (1024²). A fraction must come out whole: 1.5k.
-func parseTokens(s string) (int64, error) {
-	r, suffix, err := splitQuantity(s)
-	if err != nil {
-		return 0, fmt.Errorf("%w of tokens (32768, 32k, 1m)", err)
-	}
-	unit := int64(1)
-	switch suffix {
-	case "":
-	case "k", "ki":
-		unit = 1 << 10
-	case "m", "mi":
-		unit = 1 << 20
-	default:
-		return 0, fmt.Errorf("%q is not a quantity of tokens (32768, 32k, 1m)", s)
-	}
-	if !new(big.Rat).Mul(r, new(big.Rat).SetInt64(unit)).IsInt() {
-		return 0, fmt.Errorf("%q is not a whole number of tokens", s)
-	}
-	return scaled(s, r, unit)
-}
-
-// parseBytes reads an amount of memory: 24GiB, 80G and 80g (GiB), 24GB
-// (decimal), 512MiB, or plain bytes. Fractions are rounded down to a byte.
-func parseBytes(s string) (int64, error) {
-	r, suffix, err := splitQuantity(s)
-	if err != nil {
-		return 0, fmt.Errorf("%w of memory (24GiB, 80G, 24GB, bytes)", err)
-	}
-	unit := int64(1)
-	if suffix != "" && suffix != "b" {
-		exp := strings.IndexByte("kmgtp", suffix[0]) + 1
-		base := int64(1 << 10)
-		switch suffix[1:] {
-		case "", "i", "ib":
-		case "b":
-			base = 1000
-		default:
-			exp = 0
-		}
-		if exp == 0 {
-			return 0, fmt.Errorf("%q is not a quantity of memory (24GiB, 80G, 24GB, bytes)", s)
-		}
-		for range exp {
-			unit *= base
-		}
-	}
-	return scaled(s, r, unit)
-}
 
 // units says how tables show memory.
 type units string
