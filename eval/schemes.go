@@ -1,0 +1,28 @@
+package eval
+
+// DefaultSchemes returns the pairs measured when none is named: each single
+// scheme on the keys alone, then on the values alone, then the pairs.
+func DefaultSchemes() []string {
+	sides := []string{"f16", "bf16", "e4m3", "e4m3-raw", "e5m2"}
+	for _, format := range []string{"int8", "int4"} {
+		for _, zero := range []string{"", "-asym"} {
+			for _, share := range []string{"tensor", "head", "token", "token/32", "channel", "channel/32"} {
+				sides = append(sides, format+zero+"-"+share)
+			}
+		}
+	}
+	sides = append(sides, "int6-token", "int3-asym-channel/32", "int2-asym-token/32", "int2-asym-channel/32")
+
+	var names []string
+	for _, s := range sides {
+		names = append(names, s+":"+Exact)
+	}
+	for _, s := range sides {
+		names = append(names, Exact+":"+s)
+	}
+	return append(names,
+		"f16", "e4m3-raw", "int8-token",
+		"int8-channel/32:int8-token", "int8-channel/32:int4-token/32",
+		"int4-asym-channel/32:int4-asym-token/32", "int2-asym-channel/32:int2-asym-token/32",
+		"int4-token/32", "int3-asym-channel/32:int3-asym-token/32")
+}
