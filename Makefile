@@ -1,4 +1,77 @@
+# The areas of kernels whose assembly is generated, one file each.
 AREAS := codec
+
+# Versions of tools that are no dependency of the product: they are built on
+# their own, so that they never enter go.sum.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
+
+# Every combination that the code is checked for, as GOARCH-tags.
+TARGETS := amd64 amd64-purego arm64 arm64-purego riscv64 riscv64-purego
+PLATFORMS := linux-amd64 linux-arm64 linux-riscv64 darwin-arm64 windows-amd64
+
+FUZZTIME := 30s
+BENCH := .
+BIN := $(CURDIR)/.cache/bin
+
+.PHONY: build
+build:
+	CGO_ENABLED=0 go build -trimpath -o kvq .
+
+# test is what README.md calls: no make, nothing but Go.
+.PHONY: test
+test:
+	go test ./...
+
+.PHONY: test-purego
+test-purego:
+	go test -tags purego ./...
+
+.PHONY: test-race
+test-race:
+	go test -race -short ./...
+
+# test-arm64 runs the kernels' and schemes' tests under qemu-user.
+.PHONY: test-arm64
+test-arm64:
+	for cpu in cortex-a53 neoverse-n1; do \
+	  CGO_ENABLED=0 GOARCH=arm64 go test -short -exec="qemu-aarch64 -cpu $$cpu" ./kernels ./quantize || exit 1; \
+	done
+
+# cross builds the product for every platform it is meant for.
+.PHONY: cross
+cross: $(PLATFORMS:%=cross-%)
+
+cross-%:
+	CGO_ENABLED=0 GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) go build -o /dev/null .
+
+.PHONY: lint
+lint: fmt vet-all staticcheck
+
+.PHONY: fmt
+fmt:
+	@out=$$(gofmt -l .) && test -z "$$out" || { echo "gofmt these:"; echo "$$out"; exit 1; }
+
+.PHONY: vet-all
+vet-all: $(TARGETS:%=vet-%)
+	go -C kernels/gen vet ./...
+
+vet-%:
+	GOARCH=$(word 1,$(subst -, ,$*)) go vet -tags "$(word 2,$(subst -, ,$*))" ./...
+
+.PHONY: staticcheck
+staticcheck: $(TARGETS:%=staticcheck-%)
+
+$(BIN)/staticcheck: Makefile
+	GOBIN=$(BIN) go install $(STATICCHECK)
+	@touch $@
+
+staticcheck-%: $(BIN)/staticcheck
+	GOARCH=$(word 1,$(subst -, ,$*)) $(BIN)/staticcheck -tags "$(word 2,$(subst -, ,$*))" ./...
+
+.PHONY: vuln
+vuln:
+	go run $(GOVULNCHECK) ./...
 
 # generate writes the assembly of package kernels from its generators.
 .PHONY: generate
@@ -6,3 +79,30 @@ generate: $(AREAS:%=generate-%)
 
 generate-%:
 	go -C kernels/gen run ./amd64 -area $* -pkg kernels -out ../$*_amd64.s -stubs ../$*_stubs_amd64.go
+
+# check-generate regenerates a copy and fails when it differs from what is checked in.
+.PHONY: check-generate
+check-generate:
+	rm -rf .cache/generate && mkdir -p .cache/generate
+	cp -R Makefile kernels .cache/generate
+	$(MAKE) -C .cache/generate generate
+	diff -r kernels .cache/generate/kernels
+	rm -rf .cache/generate
+
+# fuzz runs every fuzz target for FUZZTIME.
+.PHONY: fuzz
+fuzz:
+	@for pkg in $$(go list ./...); do \
+	  for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+	    echo "$$pkg $$target"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+	  done; \
+	done
+
+.PHONY: bench
+bench:
+	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: clean
+clean:
+	rm -rf kvq .cache
