@@ -1,0 +1,300 @@
+package formula
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// A vllmRequest is what the planner is asked on one rank.
+type vllmRequest struct {
+	layers []vllmLayers
+	// stages says for each pipeline stage how many layers of each entry it
+	// holds; nil is one stage with all of them.
+	stages         [][]int64
+	rules          vllmRules
+	hybrid         bool
+	blockOutermost bool
+	prefixCaching  bool
+	inFlight       int64 // tokens of all batches that may be in flight
+	encoderTokens  int64
+	available      int64 // bytes for the cache on each rank; 0: not given
+	maxModelLen    int64
+	autoFit        bool // --max-model-len -1: maxModelLen is the model's own
+}
+
+// A vllmPlan is what the planner answers.
+type vllmPlan struct {
+	vllmGroups
+	bytesPerBlock []int64 // of each stage
+	maxModelLen   int64   // as fitted
+	blocks        []int64 // of one request of maxModelLen tokens, by group
+	total         int64   // their sum
+	// With available bytes:
+	numBlocks   int64
+	tokens      int64 // "GPU KV cache size"
+	concurrency float64
+	refusal     *vllmRefusal
+}
+
+// A vllmRefusal is why vLLM would not start.
+type vllmRefusal struct {
+	class             string // "no_memory", "max_model_len_too_long"
+	needed, available int64  // bytes, the null block taken off
+	estimate          int64  // longest request that fits; 0: none
+}
+
+// planVLLM plans a cache.
+func planVLLM(req vllmRequest) (vllmPlan, error) {
+	var c calc
+	groups, err := planVLLMGroups(&c, req.layers, req.rules, req.hybrid, req.blockOutermost)
+	if err == nil {
+		err = c.err
+	}
+	if err != nil {
+		return vllmPlan{}, err
+	}
+	p := vllmPlan{vllmGroups: groups, maxModelLen: req.maxModelLen}
+	stages, err := p.stageRanges(req)
+	if err != nil {
+		return p, err
+	}
+	for _, s := range stages {
+		p.bytesPerBlock = append(p.bytesPerBlock, p.blockBytes(&c, s))
+	}
+	if c.err != nil {
+		return p, c.err
+	}
+	null := func(stage int) int64 {
+		if req.rules.nullBlock {
+			return p.bytesPerBlock[stage]
+		}
+		return 0
+	}
+	if req.autoFit && req.available > 0 {
+		for i := range stages {
+			n, err := p.longest(req, i, req.available-null(i))
+			if err != nil {
+				return p, err
+			}
+			p.maxModelLen = min(p.maxModelLen, n)
+		}
+		if p.maxModelLen < 1 {
+			p.maxModelLen = req.maxModelLen
+			p.refusal = &vllmRefusal{class: "no_memory", available: req.available}
+		}
+	}
+	if p.blocks, p.total, err = p.requestBlocks(req, p.maxModelLen); err != nil || req.available == 0 {
+		return p, err
+	}
+	p.numBlocks = math.MaxInt64
+	for i, width := range p.bytesPerBlock {
+		p.numBlocks = min(p.numBlocks, req.available/width)
+		if p.refusal != nil {
+			continue
+		}
+		usable := req.available - null(i)
+		if usable <= 0 {
+			p.refusal = &vllmRefusal{class: "no_memory", available: req.available}
+			continue
+		}
+		needed, err := product(width, p.total)
+		if err != nil {
+			return p, err
+		}
+		if needed <= usable {
+			continue
+		}
+		estimate, err := p.longest(req, i, usable)
+		if err != nil {
+			return p, err
+		}
+		p.refusal = &vllmRefusal{class: "max_model_len_too_long", needed: needed, available: usable, estimate: estimate}
+	}
+	p.concurrency = float64(p.numBlocks) / float64(p.total)
+	if req.rules.tokensByTime {
+		p.tokens = int64(float64(p.concurrency * float64(p.maxModelLen)))
+	} else {
+		p.tokens = p.numBlocks / int64(len(p.groups))
+		if p.tokens, err = product(p.tokens, p.smallestBlock()); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// stageRanges gives the layers of each planned spec that each stage holds, as
+// a range of their positions in the model.
+func (p vllmPlan) stageRanges(req vllmRequest) ([][][2]int64, error) {
+	if req.stages == nil {
+		one := make([][2]int64, len(p.layers))
+		for i, l := range p.layers {
+			one[i] = [2]int64{0, l.Count}
+		}
+		return [][][2]int64{one}, nil
+	}
+	// Entries of the request that planning merged stand in the order of the
+	// request: their layers follow one another within a stage.
+	at := make([]int64, len(p.layers))
+	var out [][][2]int64
+	for _, counts := range req.stages {
+		ranges := make([][2]int64, len(p.layers))
+		for i := range ranges {
+			ranges[i] = [2]int64{at[i], at[i]}
+		}
+		for i, n := range counts {
+			to := p.entry(req.layers, i)
+			if to < 0 {
+				return nil, errors.New("vllm: a pipeline stage holds layers that the plan does not")
+			}
+			ranges[to][1] += n
+		}
+		for i := range ranges {
+			at[i] = ranges[i][1]
+		}
+		out = append(out, ranges)
+	}
+	return out, nil
+}
+
+// entry finds the planned spec that entry i of the request became. Planning
+// keeps the order of first appearance, so counting distinct entries tells.
+func (p vllmPlan) entry(asked []vllmLayers, i int) int {
+	if len(p.layers) == 1 {
+		return 0
+	}
+	var distinct []vllmLayers
+	for j, l := range asked[:i+1] {
+		at := -1
+		for k, d := range distinct {
+			if d.alike(l) {
+				at = k
+			}
+		}
+		if at < 0 {
+			distinct = append(distinct, l)
+			at = len(distinct) - 1
+		}
+		if j == i && at < len(p.layers) {
+			return at
+		}
+	}
+	return -1
+}
+
+// blockBytes is the width of a block on a stage (rule 22, rule 24).
+func (p vllmPlan) blockBytes(c *calc, stage [][2]int64) int64 {
+	width, unit := int64(0), int64(1)
+	for _, g := range p.groups {
+		n := int64(0)
+		for _, s := range g.specs {
+			n = c.add(n, c.mul(p.layers[s].page(c), g.share(stage[s][0], stage[s][1])))
+		}
+		width = max(width, n)
+	}
+	// Where pages are unified and layers do not fill their last group, the
+	// widest group still is a full one: padding needs no term of its own.
+	if p.packed {
+		for _, l := range p.layers {
+			unit = c.lcm(unit, max(l.Align, 1))
+		}
+	}
+	return c.roundUp(max(width, 1), unit)
+}
+
+// smallestBlock is the smallest block size of the groups.
+func (p vllmPlan) smallestBlock() int64 {
+	n := int64(math.MaxInt64)
+	for _, g := range p.groups {
+		n = min(n, p.layers[g.specs[0]].Block)
+	}
+	return n
+}
+
+// requestBlocks is how many blocks a request of so many tokens takes, by group
+// and in total (vllm_rules.md D).
+func (p vllmPlan) requestBlocks(req vllmRequest, tokens int64) (blocks []int64, total int64, err error) {
+	var c calc
+	for _, g := range p.groups {
+		n := int64(0)
+		for _, s := range g.specs {
+			n = max(n, p.layers[s].blocks(&c, req, tokens))
+		}
+		blocks = append(blocks, n)
+		total = c.add(total, n)
+	}
+	return blocks, total, c.err
+}
+
+func (l vllmLayers) blocks(c *calc, req vllmRequest, tokens int64) int64 {
+	switch l.Kind {
+	case vllmState:
+		n := 1 + l.Speculative
+		if req.prefixCaching {
+			n += 1 + l.Checkpoint
+		}
+		return n
+	case vllmCross:
+		return ceilDiv(req.encoderTokens, l.Block)
+	case vllmSliding, vllmSlidingMLA:
+		// One block more: the window need not begin on a block.
+		return c.add(ceilDiv(min(c.add(l.Window-1, req.inFlight), tokens), l.Block), 1)
+	case vllmChunked:
+		return ceilDiv(min(c.add(l.Window, req.inFlight), tokens), l.Block)
+	}
+	return ceilDiv(tokens, l.Block)
+}
+
+// longest is the longest request of at most maxModelLen tokens whose blocks
+// fit the bytes on a stage; 0 when not even one token does.
+func (p vllmPlan) longest(req vllmRequest, stage int, bytes int64) (int64, error) {
+	var failed error
+	n := largest(req.maxModelLen, func(tokens int64) bool {
+		_, total, err := p.requestBlocks(req, tokens)
+		if err != nil {
+			failed = err
+			return false
+		}
+		needed, err := product(total, p.bytesPerBlock[stage])
+		return err == nil && needed <= bytes
+	})
+	return n, failed
+}
+
+// largest is the largest n from 1 to limit for which ok holds, 0 when it holds
+// for none; ok must not come back once it has failed.
+func largest(limit int64, ok func(int64) bool) int64 {
+	low, high := int64(0), limit
+	for low < high {
+		mid := low + (high-low+1)/2
+		if ok(mid) {
+			low = mid
+		} else {
+			high = mid - 1
+		}
+	}
+	return low
+}
+
+// vllmGiB is how vLLM prints bytes: GiB to at most two decimals, at least one.
+func vllmGiB(bytes int64) string {
+	s := strconv.FormatFloat(float64(bytes)/(1<<30), 'f', 2, 64)
+	if strings.HasSuffix(s, "0") {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// text says what vLLM says, in other words, with the numbers it prints.
+func (r vllmRefusal) text(maxModelLen int64) string {
+	if r.class == "no_memory" {
+		return "no memory is left for cache blocks"
+	}
+	s := fmt.Sprintf("one request of max-model-len %d needs %s GiB and %s GiB are available", maxModelLen, vllmGiB(r.needed), vllmGiB(r.available))
+	if r.estimate > 0 {
+		s += fmt.Sprintf("; the longest that fits is estimated at %d tokens", r.estimate)
+	}
+	return s
+}

@@ -1,0 +1,427 @@
+package formula
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// A vllmGroup is a group of layers that share a block table: layer j of each
+// of its specs belongs to it where j % of == index.
+type vllmGroup struct {
+	specs     []int // of the vllmGroups' layers
+	index, of int64
+}
+
+// vllmGroups is how vLLM puts a model's layers into groups (vllm_rules.md E).
+type vllmGroups struct {
+	layers []vllmLayers // as planned: blocks and pages may have been unified
+	groups []vllmGroup
+	// padding is how many layers were added so that all groups are as large.
+	padding int64
+	// packed: groups lie side by side in blocks as wide as the widest of them.
+	packed bool
+	// merged: the group's page is the sum over its layers, whose specs differ
+	// in no more than their page.
+	merged bool
+}
+
+// A vllmBug is a request that vLLM's planner fails on by mistake: it neither
+// plans nor refuses it. The class is the one of its exception.
+type vllmBug struct{ class, text string }
+
+func (b *vllmBug) Error() string { return b.text }
+
+// errVLLMHybridOff is a model that needs groups, with the hybrid manager off.
+var errVLLMHybridOff = errors.New("without the hybrid KV cache manager every layer must keep the same tokens, and this model's cannot")
+
+// errVLLMPages is a set of pages that no block can hold.
+var errVLLMPages = errors.New("its layers' pages have no common size: one of them neither divides the largest nor can be padded")
+
+// vllmRules are the rules that changed between versions (vllm_rules.md H).
+type vllmRules struct {
+	grouping     bool  // the hybrid KV cache manager exists
+	spread       int64 // hundredths: a largest bucket below so many times the smallest sets the group size
+	padPages     bool  // attention pages that do not divide are padded
+	inFlight     bool  // windows reach back over every batch in flight, not one
+	promote      bool  // latents beside windows fall back to one full group
+	nullBlock    bool  // the null block, layouts, packing and checkpoint blocks
+	tokensByTime bool  // "KV cache size" is concurrency x length
+}
+
+// planVLLMGroups puts the layers into groups.
+func planVLLMGroups(c *calc, layers []vllmLayers, rules vllmRules, hybrid, blockOutermost bool) (vllmGroups, error) {
+	layers = mergeAlike(layers)
+	if !hybrid {
+		promoted, err := promoteVLLM(c, layers)
+		if err != nil {
+			return vllmGroups{}, err
+		}
+		layers = mergeAlike(promoted)
+	}
+	whole := vllmGroups{layers: layers, groups: []vllmGroup{{specs: allOf(layers), of: 1}}}
+	if len(layers) == 1 {
+		return whole, nil
+	}
+	if sameWindow(layers) {
+		return whole, nil
+	}
+	if oneFamily(layers) {
+		whole.merged = true
+		return whole, nil
+	}
+	pages := map[int64]bool{}
+	for _, l := range layers {
+		pages[l.page(c)] = true
+	}
+	if rules.nullBlock && blockOutermost && len(pages) > 1 {
+		return packVLLM(c, layers), nil
+	}
+	unified, err := unifyVLLM(c, layers, rules)
+	if err != nil {
+		if full, ok := fallBackVLLM(c, layers); rules.promote && ok && errors.Is(err, errVLLMPages) {
+			return vllmGroups{layers: full, groups: []vllmGroup{{specs: allOf(full), of: 1}}, merged: true}, nil
+		}
+		return vllmGroups{}, err
+	}
+	return splitVLLM(unified, rules), nil
+}
+
+// mergeAlike joins entries of one spec, each where its first one stands.
+func mergeAlike(layers []vllmLayers) []vllmLayers {
+	var out []vllmLayers
+next:
+	for _, l := range layers {
+		for i := range out {
+			if out[i].alike(l) {
+				out[i].Count += l.Count
+				continue next
+			}
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+func allOf(layers []vllmLayers) []int {
+	all := make([]int, len(layers))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// sameWindow reports whether the layers are full attention that differs in no
+// more than the window of those that were promoted.
+func sameWindow(layers []vllmLayers) bool {
+	for _, l := range layers {
+		l.Window = layers[0].Window
+		if l.Kind != vllmFull || !l.alike(layers[0]) {
+			return false
+		}
+	}
+	return true
+}
+
+// oneFamily reports whether all layers need the same blocks (rule 18): full
+// attention of any form, windows of one length, chunks of one length, each
+// with one block size.
+func oneFamily(layers []vllmLayers) bool {
+	first := layers[0]
+	for _, l := range layers[1:] {
+		if !sameFamily(first, l) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameFamily(a, b vllmLayers) bool {
+	if a.Block != b.Block {
+		return false
+	}
+	switch {
+	case a.Kind.keepsAll():
+		return b.Kind.keepsAll()
+	case a.Kind.slides():
+		return b.Kind.slides() && a.Window == b.Window
+	case a.Kind == vllmChunked:
+		return b.Kind == vllmChunked && a.Window == b.Window
+	}
+	return a.alike(b)
+}
+
+// promoteVLLM turns windowed layers into full ones, for block allocation only
+// (rule 23): nothing happens where all layers need the same blocks anyway, and
+// windows stay windows where no layer is full.
+func promoteVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, error) {
+	if len(layers) == 1 || oneFamily(layers) {
+		return layers, nil
+	}
+	out := slices.Clone(layers)
+	full, block, windows := false, int64(0), map[int64]bool{}
+	for _, l := range layers {
+		switch {
+		case l.Kind.keepsAll():
+			if full && block != l.Block {
+				block = 0
+			} else if !full {
+				block = l.Block
+			}
+			full = true
+		case l.Kind == vllmSliding:
+			windows[l.Window] = true
+		case l.Kind == vllmSlidingMLA:
+			return nil, &vllmBug{"TypeError", "vLLM 0.33.0 stops with a TypeError on windowed latents without the hybrid KV cache manager"}
+		}
+	}
+	if full {
+		for i := range out {
+			l := &out[i]
+			if l.Kind != vllmSliding && l.Kind != vllmChunked {
+				continue
+			}
+			l.Kind = vllmFull
+			if block > 0 {
+				l.Block = block
+			}
+			if l.Padded > 0 {
+				l.Padded = max(l.Padded, l.held(c))
+			}
+		}
+		// Comparing the specs takes all windows to be one before it takes
+		// the rest to be equal, and stops where they are not.
+		if len(windows) > 1 && onlyHeads(layers) {
+			return nil, &vllmBug{"ValueError", "vLLM 0.33.0 stops on windows of different lengths beside full layers without the hybrid KV cache manager: it wants one window size"}
+		}
+	}
+	if !oneFamily(out) {
+		return nil, errVLLMHybridOff
+	}
+	return out, nil
+}
+
+// onlyHeads reports whether every layer is attention with heads of its own.
+func onlyHeads(layers []vllmLayers) bool {
+	for _, l := range layers {
+		if l.Kind != vllmFull && l.Kind != vllmSliding && l.Kind != vllmChunked {
+			return false
+		}
+	}
+	return true
+}
+
+// unifyVLLM gives all layers the largest page (rule 20).
+func unifyVLLM(c *calc, layers []vllmLayers, rules vllmRules) ([]vllmLayers, error) {
+	largest := int64(0)
+	for _, l := range layers {
+		largest = max(largest, l.page(c))
+	}
+	out := slices.Clone(layers)
+	for i := range out {
+		l := &out[i]
+		page := l.page(c)
+		if page == largest || page == 0 {
+			continue
+		}
+		switch {
+		case l.Kind == vllmState:
+			l.Padded = largest
+		case largest%page == 0:
+			l.Block = c.mul(l.Block, largest/page)
+			if l.page(c) != largest { // a padded page does not grow with its block
+				return nil, &vllmBug{"AssertionError", "vLLM 0.33.0 stops with an AssertionError: a padded page of this model would have to grow"}
+			}
+		case rules.padPages && l.Kind != vllmMLA && l.Kind != vllmIndex && l.Kind != vllmSlidingMLA:
+			l.Padded = largest
+		default:
+			return nil, errVLLMPages
+		}
+	}
+	return out, nil
+}
+
+// fallBackVLLM is the whole model as full attention in one group, for latents
+// beside plain sliding windows.
+func fallBackVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, bool) {
+	latent, window := false, false
+	for _, l := range layers {
+		switch l.Kind {
+		case vllmMLA, vllmIndex:
+			latent = true
+		case vllmSliding:
+			window = true
+		case vllmSlidingMLA, vllmChunked:
+			return nil, false
+		}
+	}
+	if !latent || !window {
+		return nil, false
+	}
+	full, err := promoteVLLM(c, layers)
+	return full, err == nil
+}
+
+// splitVLLM cuts the layers of each spec into groups of a common size (rule 21).
+func splitVLLM(layers []vllmLayers, rules vllmRules) vllmGroups {
+	layers = mergeAlike(layers)
+	smallest, largest := layers[0].Count, int64(0)
+	for _, l := range layers {
+		smallest, largest = min(smallest, l.Count), max(largest, l.Count)
+	}
+	size := smallest
+	if largest*100 < smallest*rules.spread {
+		size = largest
+	}
+	plan := vllmGroups{layers: layers}
+	for i, l := range layers {
+		n := ceilDiv(l.Count, size)
+		plan.padding += n*size - l.Count
+		for j := range n {
+			plan.groups = append(plan.groups, vllmGroup{specs: []int{i}, index: j, of: n})
+		}
+	}
+	return plan
+}
+
+// A vllmBucket is layers of one family whose pages may differ (rule 24).
+type vllmBucket struct {
+	specs []int
+	// layers counts them by page size, in the order of appearance.
+	pages, layers []int64
+	balanced      bool // as many layers of each page size
+}
+
+func (b vllmBucket) repeats() int64 { return slices.Max(b.layers) }
+
+func (b vllmBucket) count() int64 {
+	n := int64(0)
+	for _, l := range b.layers {
+		n += l
+	}
+	return n
+}
+
+// widest is the bytes of the largest of n groups.
+func (b vllmBucket) widest(c *calc, n int64) int64 {
+	total := int64(0)
+	for i, page := range b.pages {
+		total = c.add(total, c.mul(ceilDiv(b.layers[i], n), page))
+	}
+	return total
+}
+
+// packVLLM lays groups of differing pages side by side in blocks (rule 24).
+func packVLLM(c *calc, layers []vllmLayers) vllmGroups {
+	var buckets []vllmBucket
+next:
+	for i, l := range layers {
+		for j := range buckets {
+			if sameFamily(layers[buckets[j].specs[0]], l) {
+				buckets[j].specs = append(buckets[j].specs, i)
+				continue next
+			}
+		}
+		buckets = append(buckets, vllmBucket{specs: []int{i}})
+	}
+	floor := int64(0)
+	for i := range buckets {
+		b := &buckets[i]
+		for _, s := range b.specs {
+			page := layers[s].page(c)
+			at := slices.Index(b.pages, page)
+			if at < 0 {
+				at = len(b.pages)
+				b.pages, b.layers = append(b.pages, page), append(b.layers, 0)
+			}
+			b.layers[at] += layers[s].Count
+		}
+		b.balanced = slices.Min(b.layers) == slices.Max(b.layers)
+		if b.balanced && len(b.pages) > 1 {
+			floor = max(floor, b.repeats())
+		}
+	}
+	repeats := int64(0)
+	if floor > 0 {
+		var counts []int64
+		for _, b := range buckets {
+			if b.balanced {
+				counts = append(counts, b.repeats())
+			}
+		}
+		repeats = leastPadding(counts, floor)
+	}
+	split := func(b vllmBucket) int64 {
+		if b.balanced && repeats > 0 {
+			return ceilDiv(b.repeats(), repeats)
+		}
+		return 1
+	}
+	// Buckets that go down to one layer a group rather than widen the block.
+	shrinks := func(b vllmBucket) bool {
+		kind := layers[b.specs[0]].Kind
+		return kind == vllmState || repeats == 0 && kind.slides()
+	}
+	width := int64(0)
+	for _, b := range buckets {
+		n := split(b)
+		if shrinks(b) {
+			n = b.count()
+		}
+		width = max(width, b.widest(c, n))
+	}
+	plan := vllmGroups{layers: layers, packed: true, merged: true}
+	for _, b := range buckets {
+		n := split(b)
+		if page := layers[b.specs[0]].page(c); shrinks(b) && page > 0 {
+			n = max(n, ceilDiv(b.count(), max(width/page, 1)))
+		}
+		for j := range n {
+			plan.groups = append(plan.groups, vllmGroup{specs: b.specs, index: j, of: n})
+		}
+	}
+	return plan
+}
+
+// leastPadding is the d of at least floor for which rounding every count up to
+// a multiple of d adds least; the largest of several.
+func leastPadding(counts []int64, floor int64) int64 {
+	best, least := floor, int64(-1)
+	for d := floor; d <= slices.Max(counts); d++ {
+		added := int64(0)
+		for _, n := range counts {
+			added += ceilDiv(n, d)*d - n
+		}
+		if least < 0 || added <= least {
+			best, least = d, added
+		}
+	}
+	return best
+}
+
+// share is how many layers of spec s, of which a stage holds those from lo to
+// hi, are in the group.
+func (g vllmGroup) share(lo, hi int64) int64 {
+	upTo := func(n int64) int64 { // layers j < n with j % of == index
+		return (n + g.of - 1 - g.index) / g.of
+	}
+	return upTo(hi) - upTo(lo)
+}
+
+// kinds names the group's kinds, as in "index+mla".
+func (p vllmGroups) kinds(g vllmGroup) string {
+	var out string
+	seen := map[vllmKind]bool{}
+	for _, s := range g.specs {
+		if k := p.layers[s].Kind; !seen[k] {
+			seen[k] = true
+			if out != "" {
+				out += "+"
+			}
+			out += string(k)
+		}
+	}
+	return out
+}
+
+func (g vllmGroup) String() string { return fmt.Sprintf("%v %d/%d", g.specs, g.index, g.of) }
