@@ -65,11 +65,34 @@ type Reservation struct {
 	// that holds. They give bits per element; an engine that does not tell
 	// leaves them 0.
 	KBytes, VBytes, KElements, VElements int64
-	Details                              []Detail
+	// Components are the same bytes by what they hold; an engine that does not
+	// tell leaves them nil.
+	Components []Component
+	Details    []Detail
 	// Refusal says why the engine would not start with this request: empty
 	// when it would.
 	Refusal  string
 	Warnings []string
+}
+
+// The names of components.
+const (
+	AttentionKV    = "attention_kv"    // layers that keep every token, latents too
+	SlidingKV      = "swa_kv"          // layers with a window or chunks
+	RecurrentState = "recurrent_state" // state of recurrent and convolution layers
+	IndexerKeys    = "indexer"
+	CrossKV        = "cross"
+	DraftKV        = "draft" // layers that only speculative decoding uses
+	PaddingBytes   = "padding"
+)
+
+// A Component is one part of a reservation, over all sequences and devices.
+type Component struct {
+	Name  string
+	Bytes int64
+	// K and V are the sides of Bytes, both 0 where it has none: a latent is
+	// all K, a state and padding are neither.
+	K, V int64
 }
 
 // A Detail is one figure in the engine's own terms: cells, blocks, the line it

@@ -169,7 +169,9 @@ func (t vllmCacheType) quantized() bool { return t.store != "bfloat16" && t.stor
 
 // fp8 reports whether the type is plain fp8, which some backends read in
 // larger blocks only.
-func (t vllmCacheType) fp8() bool { return slices.Contains([]string{"fp8", "fp8_e4m3", "fp8_e5m2"}, t.name) }
+func (t vllmCacheType) fp8() bool {
+	return slices.Contains([]string{"fp8", "fp8_e4m3", "fp8_e5m2"}, t.name)
+}
 
 // head is one token of one head, K and V.
 func (t vllmCacheType) head(dimK, dimV int64) int64 {
