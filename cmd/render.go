@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/olekukonko/tablewriter"
+	"github.com/olekukonko/tablewriter/pkg/twwidth"
 	"github.com/olekukonko/tablewriter/renderer"
 	"github.com/olekukonko/tablewriter/tw"
 )
@@ -28,14 +29,19 @@ type table struct {
 	rows    [][]cell
 	marks   []string // per row, "" or the name of a style: "good", "bad"
 	notes   []string // lines below
+	wide    bool     // may exceed textWidth
 }
+
+// textWidth is what a table keeps to unless the user asked for more.
+const textWidth = 80
 
 // column describes one column. A column without a header is only for csv and
 // tsv, one without a name only for people.
 type column struct {
-	header string // with its unit, if it has one: "size GiB"
-	name   string // snake_case, with its unit: "total_bytes"
-	right  bool   // numbers are aligned on their right
+	header   string // with its unit, if it has one: "size GiB"; "\n" breaks it in text
+	name     string // snake_case, with its unit: "total_bytes"
+	right    bool   // numbers are aligned on their right
+	optional bool   // people do not see the column when no row has a value
 }
 
 // cell is one value: as text for people, and exact for programs. Absent
@@ -116,8 +122,10 @@ func (t *table) writeSeparated(w io.Writer, format string) error {
 // visible returns what people see: headers, alignments and cells of the
 // columns that have a header.
 func (t *table) visible() (headers []string, align []tw.Align, rows [][]string) {
-	for _, c := range t.columns {
-		if c.header == "" {
+	shown := make([]bool, len(t.columns))
+	for i, c := range t.columns {
+		shown[i] = c.header != "" && !(c.optional && t.empty(i))
+		if !shown[i] {
 			continue
 		}
 		headers = append(headers, c.header)
@@ -129,14 +137,52 @@ func (t *table) visible() (headers []string, align []tw.Align, rows [][]string) 
 	}
 	for _, row := range t.rows {
 		var cells []string
-		for i, c := range t.columns {
-			if c.header != "" {
+		for i := range t.columns {
+			if shown[i] {
 				cells = append(cells, row[i].text)
 			}
 		}
 		rows = append(rows, cells)
 	}
 	return headers, align, rows
+}
+
+func (t *table) empty(column int) bool {
+	for _, row := range t.rows {
+		if row[column] != absent() && row[column].text != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// liftLong empties those cells of the first column that make the table wider
+// than textWidth, and returns them: they go on a line of their own above the
+// row, because a name that is cut or wrapped can neither be read nor copied.
+func liftLong(headers []string, rows [][]string) (lifted []string) {
+	widths := make([]int, len(headers))
+	for i, h := range headers {
+		for line := range strings.SplitSeq(h, "\n") {
+			widths[i] = max(widths[i], twwidth.Width(line))
+		}
+	}
+	for _, row := range rows {
+		for i, cell := range row[1:] {
+			widths[i+1] = max(widths[i+1], twwidth.Width(cell))
+		}
+	}
+	room := textWidth
+	for _, w := range widths[1:] {
+		room -= w + 2
+	}
+	room = max(room, widths[0])
+	lifted = make([]string, len(rows))
+	for i, row := range rows {
+		if twwidth.Width(row[0]) > room {
+			lifted[i], row[0] = row[0], ""
+		}
+	}
+	return lifted
 }
 
 // plain is a table of columns two spaces apart under a ruled header, without
@@ -168,6 +214,14 @@ func (t *table) writeText(w io.Writer, color bool) error {
 		fmt.Fprintln(w, styled(color, "title", t.title))
 	}
 	if len(rows) > 0 {
+		lifted := make([]string, len(rows))
+		if !t.wide {
+			lifted = liftLong(headers, rows)
+		}
+		headerLines := 1
+		for _, h := range headers {
+			headerLines = max(headerLines, 1+strings.Count(h, "\n"))
+		}
 		var b strings.Builder
 		out := plain(&b, align)
 		out.Header(headers)
@@ -180,12 +234,15 @@ func (t *table) writeText(w io.Writer, color bool) error {
 		for i, line := range strings.Split(strings.TrimRight(b.String(), "\n"), "\n") {
 			// tablewriter pads the last column; nobody wants that pasted.
 			line = strings.TrimRight(line, " ")
-			if i == 0 {
-				line = styled(color, "header", line)
-			} else if i <= len(t.marks) {
-				line = styled(color, t.marks[i-1], line)
+			row := i - headerLines
+			if row < 0 {
+				fmt.Fprintln(w, styled(color, "header", line))
+				continue
 			}
-			fmt.Fprintln(w, line)
+			if lifted[row] != "" {
+				fmt.Fprintln(w, styled(color, t.marks[row], lifted[row]))
+			}
+			fmt.Fprintln(w, styled(color, t.marks[row], line))
 		}
 	}
 	for _, n := range t.notes {
@@ -201,7 +258,7 @@ func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 		fmt.Fprintf(w, "**%s**\n\n", t.title)
 	}
 	if len(rows) > 0 {
-		escape := strings.NewReplacer("|", `\|`, "\n", " ")
+		escape := strings.NewReplacer("|", `\|`, "\n", "")
 		for _, row := range append([][]string{headers}, rows...) {
 			for i := range row {
 				row[i] = escape.Replace(row[i])
