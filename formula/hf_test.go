@@ -1,7 +1,6 @@
 package formula
 
 import (
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"os"
@@ -10,34 +9,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// readTSV returns the rows of a tab-separated table by column name.
-func readTSV(t *testing.T, path string) []map[string]string {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	r := csv.NewReader(f)
-	r.Comma, r.LazyQuotes = '\t', true
-	records, err := r.ReadAll()
-	if err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-	if len(records) < 2 {
-		t.Fatalf("%s: no rows", path)
-	}
-	var rows []map[string]string
-	for _, record := range records[1:] {
-		row := map[string]string{}
-		for i, column := range records[0] {
-			row[column] = record[i]
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
 
 // twoBytes stores two bytes an element, as f16 and bf16 do.
 type twoBytes struct{}
@@ -65,10 +36,11 @@ func idealBytes(t *testing.T, m *Model, context int64) int64 {
 // configs beside it.
 func TestConfigs(t *testing.T) {
 	table := filepath.Join("testdata", "configs_expected.tsv")
+	rows := readTSV(t, table, "KVQ_CONFIGS_EXPECTED")
 	if other := os.Getenv("KVQ_CONFIGS_EXPECTED"); other != "" {
 		table = other
 	}
-	for _, row := range readTSV(t, table) {
+	for _, row := range rows {
 		t.Run(row["file"], func(t *testing.T) {
 			m, err := ReadHF(filepath.Join(filepath.Dir(table), "configs", row["file"]), HFOptions{})
 			if err != nil {
