@@ -28,60 +28,48 @@ func reserveIdeal(req Request) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
+	var c calc
+	var r Reservation
 	layers := make([]layerSize, len(req.Model.Geometry))
 	for i, g := range req.Model.Geometry {
-		if layers[i], err = idealLayer(g, req.Context, req.TP, req.Scheme); err != nil {
+		l, err := idealLayer(g, req.Context, req.TP, req.Scheme)
+		if err != nil {
 			return Reservation{}, fmt.Errorf("group %s: %w", g, err)
 		}
-	}
-	var data, metadata, state, cross, kBytes, vBytes, kElements, vElements tally
-	for i, g := range req.Model.Geometry {
-		l := layers[i]
-		data.add(g.Count, l.data, req.Sequences)
-		metadata.add(g.Count, l.metadata, req.Sequences)
-		kBytes.add(g.Count, l.kBytes, req.Sequences)
-		vBytes.add(g.Count, l.vBytes, req.Sequences)
-		kElements.add(g.Count, l.kElements, req.Sequences)
-		vElements.add(g.Count, l.vElements, req.Sequences)
-	}
-	stateBytes, err := req.Model.StateBytes()
-	if err != nil {
-		return Reservation{}, err
-	}
-	state.add(stateBytes, req.Sequences)
-	if c := req.Model.Cross; c != nil {
-		cross.add(c.Layers, max(c.KVHeads, req.TP), c.HeadDimK+c.HeadDimV, elementBytes, c.Tokens, req.Sequences)
-	}
-	var r Reservation
-	for _, part := range []struct {
-		to   *int64
-		from *tally
-	}{
-		{&r.Data, &data}, {&r.Metadata, &metadata}, {&r.State, &state}, {&r.Cross, &cross},
-		{&r.KBytes, &kBytes}, {&r.VBytes, &vBytes}, {&r.KElements, &kElements}, {&r.VElements, &vElements},
-	} {
-		if *part.to, err = part.from.result(); err != nil {
-			return Reservation{}, err
+		layers[i] = l
+		for _, part := range []struct {
+			to  *int64
+			one int64
+		}{
+			{&r.Data, l.data}, {&r.Metadata, l.metadata},
+			{&r.KBytes, l.k.bytes}, {&r.VBytes, l.v.bytes}, {&r.KElements, l.k.elements}, {&r.VElements, l.v.elements},
+		} {
+			*part.to = c.add(*part.to, c.mul(g.Count, part.one, req.Sequences))
 		}
+	}
+	r.State = c.mul(c.keep(req.Model.StateBytes()), req.Sequences)
+	cross := req.Model.Cross
+	if cross != nil {
+		r.Cross = c.mul(cross.Layers, max(cross.KVHeads, req.TP), c.add(cross.HeadDimK, cross.HeadDimV), elementBytes, cross.Tokens, req.Sequences)
 	}
 	for _, s := range stages {
-		var device tally
+		device := int64(0)
 		for i, n := range s.groups {
-			device.add(n, layers[i].device, req.Sequences)
+			device = c.add(device, c.mul(n, layers[i].device, req.Sequences))
 		}
 		for i, n := range s.states {
-			st := req.Model.States[i]
-			device.add(n, ceilDiv(st.ConvElements, req.TP), st.ConvBytes, req.Sequences)
-			device.add(n, ceilDiv(st.SSMElements, req.TP), st.SSMBytes, req.Sequences)
+			state := req.Model.States[i]
+			device = c.add(device,
+				c.mul(n, ceilDiv(state.ConvElements, req.TP), state.ConvBytes, req.Sequences),
+				c.mul(n, ceilDiv(state.SSMElements, req.TP), state.SSMBytes, req.Sequences))
 		}
-		if c := req.Model.Cross; c != nil {
-			device.add(s.cross, ceilDiv(c.KVHeads, req.TP), c.HeadDimK+c.HeadDimV, elementBytes, c.Tokens, req.Sequences)
+		if cross != nil {
+			device = c.add(device, c.mul(s.cross, ceilDiv(cross.KVHeads, req.TP), c.add(cross.HeadDimK, cross.HeadDimV), elementBytes, cross.Tokens, req.Sequences))
 		}
-		n, err := device.result()
-		if err != nil {
-			return Reservation{}, err
-		}
-		r.PerDevice = max(r.PerDevice, n)
+		r.PerDevice = max(r.PerDevice, device)
+	}
+	if c.err != nil {
+		return Reservation{}, c.err
 	}
 	return r, nil
 }
@@ -89,10 +77,12 @@ func reserveIdeal(req Request) (Reservation, error) {
 // layerSize is one layer of one sequence: over all tensor parallel ranks, and
 // on the fullest of them.
 type layerSize struct {
-	data, metadata               int64
-	kBytes, vBytes               int64
-	kElements, vElements, device int64
+	data, metadata int64
+	k, v           sideSize // index keys are on neither side
+	device         int64
 }
+
+type sideSize struct{ bytes, elements int64 }
 
 func idealLayer(g Group, context, tp int64, scheme Scheme) (layerSize, error) {
 	tokens := g.Tokens(context)
@@ -105,65 +95,41 @@ func idealLayer(g Group, context, tp int64, scheme Scheme) (layerSize, error) {
 	case tp > g.KVHeads:
 		shares = []share{{tp, 1}}
 	}
-	var data, metadata, kBytes, vBytes, kElements, vElements tally
+	var c calc
 	var l layerSize
 	for _, s := range shares {
-		if s.ranks == 0 || s.heads == 0 {
+		if s.ranks == 0 {
 			continue
 		}
-		var device tally
+		device := int64(0)
 		if g.Extra == Index {
-			n, err := product(s.heads, tokens, g.HeadDimK, elementBytes)
+			device = c.mul(s.heads, tokens, c.add(g.HeadDimK, g.HeadDimV), elementBytes)
+			l.data = c.add(l.data, c.mul(s.ranks, device))
+			l.device = max(l.device, device)
+			continue
+		}
+		for _, side := range []struct {
+			sizer Sizer
+			dim   int64
+			size  *sideSize
+		}{{scheme.K, g.HeadDimK, &l.k}, {scheme.V, g.HeadDimV, &l.v}} {
+			if side.dim == 0 {
+				continue
+			}
+			data, metadata, err := side.sizer.Size(s.heads, tokens, side.dim)
 			if err != nil {
 				return l, err
 			}
-			data.add(s.ranks, n)
-			device.add(n)
-		} else {
-			for _, side := range []struct {
-				sizer           Sizer
-				dim             int64
-				bytes, elements *tally
-			}{
-				{scheme.K, g.HeadDimK, &kBytes, &kElements},
-				{scheme.V, g.HeadDimV, &vBytes, &vElements},
-			} {
-				if side.dim == 0 {
-					continue
-				}
-				d, m, err := side.sizer.Size(s.heads, tokens, side.dim)
-				if err != nil {
-					return l, err
-				}
-				data.add(s.ranks, d)
-				metadata.add(s.ranks, m)
-				side.bytes.add(s.ranks, d)
-				side.bytes.add(s.ranks, m)
-				side.elements.add(s.ranks, s.heads, tokens, side.dim)
-				device.add(d)
-				device.add(m)
-			}
+			both := c.add(data, metadata)
+			l.data = c.add(l.data, c.mul(s.ranks, data))
+			l.metadata = c.add(l.metadata, c.mul(s.ranks, metadata))
+			side.size.bytes = c.add(side.size.bytes, c.mul(s.ranks, both))
+			side.size.elements = c.add(side.size.elements, c.mul(s.ranks, s.heads, tokens, side.dim))
+			device = c.add(device, both)
 		}
-		n, err := device.result()
-		if err != nil {
-			return l, err
-		}
-		l.device = max(l.device, n)
+		l.device = max(l.device, device)
 	}
-	for _, part := range []struct {
-		to   *int64
-		from *tally
-	}{
-		{&l.data, &data}, {&l.metadata, &metadata}, {&l.kBytes, &kBytes}, {&l.vBytes, &vBytes},
-		{&l.kElements, &kElements}, {&l.vElements, &vElements},
-	} {
-		n, err := part.from.result()
-		if err != nil {
-			return l, err
-		}
-		*part.to = n
-	}
-	return l, nil
+	return l, c.err
 }
 
 // A stage is the blocks of one pipeline stage, by group and state.

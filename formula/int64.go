@@ -9,41 +9,9 @@ import (
 // ErrOverflow reports a size that does not fit in an int64 of bytes.
 var ErrOverflow = errors.New("the size exceeds 9,223,372,036,854,775,807 bytes")
 
-// A tally adds up products of non-negative numbers. Once a product or the sum
-// leaves int64 it stays at an error, so that a formula reads as a formula and
-// is checked once at its end. The zero tally is an empty sum.
-type tally struct {
-	n   int64
-	err error
-}
-
-// add adds the product of the factors. A factor below zero is an error too: no
-// count of layers, tokens or bytes is negative.
-func (t *tally) add(factors ...int64) {
-	if t.err != nil {
-		return
-	}
-	p, err := product(factors...)
-	if err == nil && t.n > math.MaxInt64-p {
-		err = ErrOverflow
-	}
-	if err != nil {
-		t.err = err
-		return
-	}
-	t.n += p
-}
-
-// result returns the sum, or 0 and the first error.
-func (t *tally) result() (int64, error) {
-	if t.err != nil {
-		return 0, t.err
-	}
-	return t.n, nil
-}
-
 // product multiplies non-negative factors; the empty product is 1. A zero
-// factor gives 0 whatever the others are.
+// factor gives 0 whatever the others are. A factor below zero is an error, as
+// no count of layers, tokens or bytes is negative.
 func product(factors ...int64) (int64, error) {
 	p, overflow := uint64(1), false
 	for _, f := range factors {
@@ -63,13 +31,16 @@ func product(factors ...int64) (int64, error) {
 	return int64(p), nil
 }
 
-// sum adds non-negative numbers.
+// sum adds non-negative numbers; the empty sum is 0.
 func sum(terms ...int64) (int64, error) {
-	var t tally
-	for _, n := range terms {
-		t.add(n)
+	n := int64(0)
+	for _, t := range terms {
+		if t < 0 || n > math.MaxInt64-t {
+			return 0, ErrOverflow
+		}
+		n += t
 	}
-	return t.result()
+	return n, nil
 }
 
 // ceilDiv is a/b rounded up, for a >= 0 and b > 0.

@@ -88,10 +88,9 @@ type State struct {
 
 // Bytes is the state of one sequence over all its layers.
 func (s State) Bytes() (int64, error) {
-	var t tally
-	t.add(s.Layers, s.ConvElements, s.ConvBytes)
-	t.add(s.Layers, s.SSMElements, s.SSMBytes)
-	return t.result()
+	var c calc
+	n := c.add(c.mul(s.Layers, s.ConvElements, s.ConvBytes), c.mul(s.Layers, s.SSMElements, s.SSMBytes))
+	return n, c.err
 }
 
 // Cross is cross attention: Layers layers hold K and V of the encoder's
@@ -103,11 +102,9 @@ type Cross struct {
 
 // Elements is what one encoder token takes over all layers.
 func (c Cross) Elements() (int64, error) {
-	width, err := sum(c.HeadDimK, c.HeadDimV)
-	if err != nil {
-		return 0, err
-	}
-	return product(c.Layers, c.KVHeads, width)
+	var calc calc
+	n := calc.mul(c.Layers, c.KVHeads, calc.add(c.HeadDimK, c.HeadDimV))
+	return n, calc.err
 }
 
 // A Sizer is one side of a scheme: it knows what the tensor [heads, tokens,
@@ -184,15 +181,12 @@ func (m *Model) label() string {
 // StateBytes is the recurrent and convolution state of one sequence, in the
 // types that the states name.
 func (m *Model) StateBytes() (int64, error) {
-	var t tally
+	var c calc
+	n := int64(0)
 	for _, s := range m.States {
-		n, err := s.Bytes()
-		if err != nil {
-			return 0, err
-		}
-		t.add(n)
+		n = c.add(n, c.keep(s.Bytes()))
 	}
-	return t.result()
+	return n, c.err
 }
 
 // Blocks returns Order, or where the order is unknown a stand-in: layers of
