@@ -1,0 +1,69 @@
+package formula
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// A Device is an accelerator, or a CPU with its memory, whose memory bandwidth
+// bounds decode.
+type Device struct {
+	Name      string
+	Aliases   []string // what people type, lower case
+	Memory    int64    // bytes; the vendors' GB are taken as GiB, as their tools show them
+	Bandwidth int64    // bytes a second, the vendor's peak
+	Source    string   // the document the figures are from
+}
+
+//go:embed devices.tsv
+var devicesTable string
+
+// Devices returns the table of devices in its order.
+var Devices = sync.OnceValue(func() []Device {
+	var devices []Device
+	for line := range strings.Lines(devicesTable) {
+		column := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if column[0] == "name" {
+			continue
+		}
+		// The table is ours: a test reads every figure of it.
+		memory, _ := strconv.ParseInt(column[2], 10, 64)
+		bandwidth, _ := strconv.ParseFloat(column[3], 64)
+		devices = append(devices, Device{
+			Name: column[0], Aliases: strings.Split(column[1], ";"),
+			Memory: memory << 30, Bandwidth: int64(bandwidth * 1e9), Source: column[6],
+		})
+	}
+	return devices
+})
+
+// LookupDevice finds a device by alias, name, or a part of the name that no
+// other has, in any case.
+func LookupDevice(text string) (Device, error) {
+	want := strings.ToLower(strings.TrimSpace(text))
+	var found []Device
+	for _, d := range Devices() {
+		for _, alias := range append(d.Aliases, strings.ToLower(d.Name)) {
+			if alias == want {
+				return d, nil
+			}
+		}
+		if want != "" && strings.Contains(strings.ToLower(d.Name), want) {
+			found = append(found, d)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	if len(found) == 0 {
+		return Device{}, fmt.Errorf("unknown device %q", text)
+	}
+	var names []string
+	for _, d := range found {
+		names = append(names, d.Aliases[0])
+	}
+	return Device{}, fmt.Errorf("device %q could be %s", text, strings.Join(names, ", "))
+}
