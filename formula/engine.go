@@ -112,6 +112,7 @@ func (r Reservation) Total() (int64, error) {
 func Engines() []Engine {
 	return []Engine{
 		Ideal(),
+		LlamaCpp(),
 	}
 }
 

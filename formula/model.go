@@ -45,6 +45,9 @@ type Model struct {
 	// which they are to be explained.
 	Facts []Fact
 	Notes []string // what a reader of the figures should know
+
+	gguf    *GGUF // the header it was read from, if one was
+	assumed bool  // unknown keys were passed over
 }
 
 // A Fact is one figure of a model and where it was found: Name "kv heads",
