@@ -113,6 +113,7 @@ func Engines() []Engine {
 	return []Engine{
 		Ideal(),
 		LlamaCpp(),
+		VLLM(),
 	}
 }
 

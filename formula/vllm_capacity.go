@@ -114,15 +114,16 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 		p.refusal = &vllmRefusal{class: "max_model_len_too_long", needed: needed, available: usable, estimate: estimate}
 	}
 	p.concurrency = float64(p.numBlocks) / float64(p.total)
-	if req.rules.tokensByTime {
+	switch {
+	case req.rules.byConcurrency:
 		p.tokens = int64(float64(p.concurrency * float64(p.maxModelLen)))
-	} else {
-		p.tokens = p.numBlocks / int64(len(p.groups))
-		if p.tokens, err = product(p.tokens, p.smallestBlock()); err != nil {
-			return p, err
+	default:
+		p.tokens, err = product(p.numBlocks/int64(len(p.groups)), p.smallestBlock())
+		if !req.rules.engineV1 {
+			p.concurrency = float64(p.tokens) / float64(p.maxModelLen)
 		}
 	}
-	return p, nil
+	return p, err
 }
 
 // stageRanges gives the layers of each planned spec that each stage holds, as

@@ -40,13 +40,14 @@ var errVLLMPages = errors.New("its layers' pages have no common size: one of the
 
 // vllmRules are the rules that changed between versions (vllm_rules.md H).
 type vllmRules struct {
-	grouping     bool  // the hybrid KV cache manager exists
-	spread       int64 // hundredths: a largest bucket below so many times the smallest sets the group size
-	padPages     bool  // attention pages that do not divide are padded
-	inFlight     bool  // windows reach back over every batch in flight, not one
-	promote      bool  // latents beside windows fall back to one full group
-	nullBlock    bool  // the null block, layouts, packing and checkpoint blocks
-	tokensByTime bool  // "KV cache size" is concurrency x length
+	engineV1      bool  // concurrency is counted in blocks, not in tokens
+	grouping      bool  // the hybrid KV cache manager exists
+	spread        int64 // hundredths: a largest bucket below so many times the smallest sets the group size
+	padPages      bool  // attention pages that do not divide are padded
+	inFlight      bool  // windows reach back over every batch in flight, not one
+	promote       bool  // latents beside windows fall back to one full group
+	nullBlock     bool  // the null block, layouts, packing and checkpoint blocks
+	byConcurrency bool  // "KV cache size" is concurrency x length, not the first group's
 }
 
 // planVLLMGroups puts the layers into groups.

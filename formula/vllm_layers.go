@@ -79,8 +79,11 @@ type vllmCacheType struct {
 	store string // by torch's name
 	// data and metadata are one side of one head of so many elements.
 	data, metadata func(dim int64, value bool) int64
-	// latent is a whole MLA latent where its width does not give it.
-	latent int64
+	// latent is a whole MLA latent of 512 + 64 where its width does not give
+	// it, latentScales what of it are scales.
+	latent, latentScales int64
+	// sm100: only that device stores it.
+	sm100 bool
 	// noMLA: no backend of vLLM stores latents in this type.
 	noMLA bool
 	// even: K and V of a head are one slot, padded to an even number of bytes.
@@ -121,12 +124,12 @@ func vllmCacheTypes() []vllmCacheType {
 		{name: "fp8", store: "uint8", data: bits(8), metadata: none},
 		{name: "fp8_e4m3", store: "uint8", data: bits(8), metadata: none},
 		{name: "fp8_e5m2", store: "uint8", data: bits(8), metadata: none},
-		{name: "fp8_ds_mla", store: "uint8", data: bits(8), metadata: none, latent: 656},
-		{name: "nvfp4_ds_mla", store: "uint8", data: bits(4), metadata: none, latent: 352},
+		{name: "fp8_ds_mla", store: "uint8", data: bits(8), metadata: none, latent: 656, latentScales: 16},
+		{name: "nvfp4_ds_mla", store: "uint8", data: bits(4), metadata: none, latent: 352, latentScales: 32, sm100: true},
 		{name: "int8_per_token_head", store: "int8", data: bits(8), metadata: perTokenHead, noMLA: true},
 		{name: "fp8_per_token_head", store: "uint8", data: bits(8), metadata: perTokenHead, noMLA: true},
 		{name: "int4_per_token_head", store: "uint8", data: bits(4), metadata: perTokenHead, noMLA: true},
-		{name: "nvfp4", store: "uint8", data: bits(4), metadata: func(dim int64, _ bool) int64 { return dim / 16 }, noMLA: true},
+		{name: "nvfp4", store: "uint8", data: bits(4), metadata: func(dim int64, _ bool) int64 { return dim / 16 }, noMLA: true, sm100: true},
 	}
 	for _, t := range []struct {
 		name string
@@ -185,9 +188,17 @@ func (t vllmCacheType) head(dimK, dimV int64) int64 {
 	return n
 }
 
+// vllmLatent is the width of DeepSeek's latents.
+const vllmLatent = 576
+
 // vllmIndexKey is one indexer key of DeepSeek-V3.2 and GLM-5: 128 fp8 values
 // and a float32 scale, whatever the cache type.
 const vllmIndexKey = 132
+
+// A vllmRefused is a request that vLLM turns down before it plans.
+type vllmRefused struct{ text string }
+
+func (r *vllmRefused) Error() string { return r.text }
 
 // stored sets what the layers store under the type: Store and TokenBytes. Index
 // layers have theirs already.
@@ -196,7 +207,7 @@ func (t vllmCacheType) stored(c *calc, l vllmLayers) (vllmLayers, error) {
 	case l.Kind == vllmState || l.Kind == vllmIndex:
 		return l, nil
 	case l.Kind == vllmMLA && t.noMLA:
-		return l, fmt.Errorf("vllm stores no MLA latent as %s: none of its CUDA backends for latents takes the type", t.name)
+		return l, &vllmRefused{fmt.Sprintf("none of its attention backends for MLA stores latents as %s", t.name)}
 	}
 	l.Store = t.store
 	if l.Kind == vllmMLA && t.latent > 0 {

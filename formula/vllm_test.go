@@ -108,43 +108,203 @@ func vllmSpecs(t *testing.T, text string) []vllmLayers {
 	return layers
 }
 
-// TestVLLM holds the planner against plans that vLLM's own code made.
+// TestVLLM holds the planner against plans that vLLM's own code made: from the
+// geometry columns through the model and the options to the layers' specs
+// (block size, pages, blocks of a state), and from there to groups, blocks,
+// tokens and refusals. Rows whose columns do not say all, and those where the
+// specs themselves were made up, start at the specs.
 func TestVLLM(t *testing.T) {
-	for _, row := range readTSV(t, "testdata/vllm_cases.tsv", "KVQ_VLLM") {
+	rows := readTSV(t, "testdata/vllm_cases.tsv", "KVQ_VLLM")
+	derived, sized := 0, 0
+	for _, row := range rows {
 		t.Run(row["id"], func(t *testing.T) {
-			req := vllmRequest{
-				layers:         vllmSpecs(t, row["specs"]),
-				rules:          currentVLLM(),
-				hybrid:         row["hybrid"] == "yes",
-				blockOutermost: strings.HasPrefix(row["kv_layout"], "B"),
-				prefixCaching:  row["mamba_cache_mode"] == "align",
-				inFlight:       number(t, row, "max_in_flight_tokens"),
-				encoderTokens:  number(t, row, "max_encoder_tokens"),
-				available:      number(t, row, "available_bytes"),
-				maxModelLen:    number(t, row, "max_model_len"),
-				autoFit:        row["auto_fit"] == "yes",
-			}
-			if row["stages"] != "" {
-				for _, stage := range strings.Split(row["stages"], " | ") {
-					counts := make([]int64, len(req.layers))
-					for _, l := range vllmSpecs(t, stage) {
-						for i := range req.layers {
-							if req.layers[i].alike(l) {
-								counts[i] = l.Count
-							}
-						}
+			want := vllmSpecs(t, row["specs"])
+			req := vllmRequest{layers: want, prefixCaching: row["mamba_cache_mode"] == "align"}
+			whole := row["columns_complete"] == "yes" && row["source"] != "specs"
+			// A model of full layers alone says all with its skipped layers.
+			if whole || row["skip_layers"] != "" && !strings.Contains(row["geometry"], ", ") {
+				model, o := vllmColumns(t, row)
+				if len(model.layers) != len(want) {
+					t.Fatalf("layers %+v, want %+v", model.layers, want)
+				}
+				for i, l := range want {
+					l.Align = 0 // pages are multiples already
+					got := model.layers[i]
+					if l.Kind == vllmState {
+						got.Store, got.Block, l.Block = "", 0, 0
 					}
-					req.stages = append(req.stages, counts)
+					if got != l {
+						t.Errorf("layers %+v, want %+v", got, l)
+					}
+				}
+				if n := number(t, row, "block_size"); model.block != n {
+					t.Errorf("block size %d, want %d", model.block, n)
+				}
+				if n := o.batches * o.batched; n != number(t, row, "max_in_flight_tokens") {
+					t.Errorf("%d tokens in flight, want %s", n, row["max_in_flight_tokens"])
+				}
+				req.layers, req.stages, req.prefixCaching = model.layers, model.stages, o.prefix
+				for i, l := range want { // a state's own block size is of no consequence but is shown
+					if l.Kind == vllmState {
+						req.layers[i].Block = l.Block
+					}
+				}
+				derived++
+				if row["block_size_asked"] == "" {
+					sized++
 				}
 			}
+			req.rules = mustVLLMRules(t, row["vllm"])
+			req.hybrid = row["hybrid"] == "yes"
+			req.blockOutermost = strings.HasPrefix(row["kv_layout"], "B")
+			req.inFlight = number(t, row, "max_in_flight_tokens")
+			req.encoderTokens = number(t, row, "max_encoder_tokens")
+			req.available = number(t, row, "available_bytes")
+			req.maxModelLen = number(t, row, "max_model_len")
+			req.autoFit = row["auto_fit"] == "yes"
 			plan, err := planVLLM(req)
 			compareVLLM(t, row, plan, err)
 		})
 	}
+	t.Logf("%d plans, %d of them from the geometry columns, of which %d with a derived block size", len(rows), derived, sized)
 }
 
-func currentVLLM() vllmRules {
-	return vllmRules{grouping: true, spread: 150, padPages: true, inFlight: true, promote: true, nullBlock: true, tokensByTime: true}
+// vllmColumns takes a row's columns for a model and its options.
+func vllmColumns(t *testing.T, row map[string]string) (vllmModel, vllmOptions) {
+	t.Helper()
+	tp := number(t, row, "tp")
+	m := &Model{Name: row["model"], MaxContext: number(t, row, "max_model_len"), Source: "flags"}
+	if strings.Contains(row["specs"], "dtype=float16") {
+		m.DType = "float16"
+	}
+	for _, part := range strings.Split(row["geometry"], ", ") {
+		var count int64
+		var kind string
+		if _, err := fmt.Sscanf(part, "%d %s", &count, &kind); err != nil {
+			t.Fatalf("geometry %q: %v", part, err)
+		}
+		at := len(m.Geometry)
+		block := Block{Groups: []int{at}}
+		switch kind {
+		case "full", "swa", "chunk":
+			g := Group{
+				Count: count, Kind: map[string]Kind{"full": Full, "swa": Sliding, "chunk": Chunked}[kind],
+				KVHeads: number(t, row, kind+"_kv_heads_total"), HeadDimK: number(t, row, kind+"_head_dim_k"), HeadDimV: number(t, row, kind+"_head_dim_v"),
+			}
+			if kind == "swa" {
+				g.Window = number(t, row, "swa_window")
+			} else if kind == "chunk" {
+				g.Window = number(t, row, "chunk_size")
+			}
+			m.Geometry = append(m.Geometry, g)
+		case "mla":
+			m.Geometry = append(m.Geometry, Group{Count: count, Kind: Full, KVHeads: 1, HeadDimK: number(t, row, "mla_width")})
+		case "index": // 128 values, and a scale where the width is given with it
+			m.Geometry = append(m.Geometry, Group{Extra: Index, Count: count, Kind: Full, KVHeads: 1, HeadDimK: 128})
+		case "state":
+			m.States = append(m.States, vllmColumnState(t, row, count, tp))
+			block = Block{States: []int{len(m.States) - 1}}
+		default:
+			t.Fatalf("geometry %q: unknown kind", part)
+		}
+		for range count {
+			m.Order = append(m.Order, block)
+		}
+	}
+	if row["stages"] != "" {
+		m.Order = nil
+		for _, stage := range strings.Split(row["stages"], " | ") {
+			for i, l := range vllmSpecs(t, stage) {
+				for range l.Count {
+					m.Order = append(m.Order, Block{Groups: []int{i}})
+				}
+			}
+		}
+	}
+	m.Layers = int64(len(m.Order))
+	if strings.Contains(row["attn_backends"], "KIMI_K3") {
+		m.Family = "kimi_k3"
+	}
+	scheme, err := vllmScheme(row["cache_dtype"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := Options{"version": row["vllm"], "gpu": row["gpu"]}
+	for option, column := range map[string]string{
+		"block-size": "block_size_asked", "max-num-batched-tokens": "max_num_batched_tokens", "async-scheduling": "async_scheduling",
+		"prefix-caching": "prefix_caching", "max-model-len": "max_model_len", "available": "available_bytes", "hybrid": "hybrid",
+		"kv-layout": "layout_asked", "speculative-tokens": "num_speculative_tokens",
+	} {
+		if row[column] != "" {
+			options[option] = row[column]
+		}
+	}
+	if !strings.HasPrefix(row["cache_dtype"], "turboquant") && row["skip_layers"] != "" {
+		options["skip-layers"] = strings.ReplaceAll(row["skip_layers"], ",", "+")
+	}
+	if err := m.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	req := Request{Model: m, Context: number(t, row, "max_model_len"), Sequences: 1, TP: tp, PP: number(t, row, "pp"), Scheme: scheme, Options: options}
+	side := scheme.K.(vllmSide)
+	o, err := parseVLLMOptions(req, side.vllmCacheType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outermost := strings.HasPrefix(row["kv_layout"], "B"); o.outermost != outermost {
+		t.Errorf("block-outermost %v, want %v", o.outermost, outermost)
+	}
+	model, err := vllmLayersOf(req, o, side.vllmCacheType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model, o
+}
+
+// vllmColumnState reads the shapes of one rank, with the convolution
+// lengthened by the speculative tokens, back into the model's own.
+func vllmColumnState(t *testing.T, row map[string]string, layers, tp int64) State {
+	t.Helper()
+	s := State{Layers: layers}
+	for i, tensor := range strings.Split(row["state_shapes"], "+") {
+		shape, dtype, _ := strings.Cut(tensor, ":")
+		bytes := map[string]int64{"bfloat16": 2, "float16": 2, "float32": 4}[dtype]
+		elements, first := int64(1), int64(0)
+		for _, d := range strings.Split(shape, "x") {
+			n, err := strconv.ParseInt(d, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first == 0 {
+				first = n
+			}
+			elements *= n
+		}
+		if i == 0 {
+			s.ConvSteps = first - number(t, row, "num_speculative_tokens")
+			s.ConvElements, s.ConvBytes = elements/first*s.ConvSteps*tp, bytes
+		} else {
+			s.SSMElements, s.SSMBytes = elements*tp, bytes
+		}
+	}
+	for backend, kind := range map[string]string{"GDN_ATTN": "gdn", "MAMBA1_ATTN": "mamba1", "MAMBA2_ATTN": "mamba2", "SHORT_CONV_ATTN": "shortconv", "KIMI_K3_KDA": "kda"} {
+		if strings.Contains(row["attn_backends"], backend) {
+			s.Kind = kind
+		}
+	}
+	if s.Kind == "gdn" && row["mla_layers"] != "" {
+		s.Kind = "kda" // Kimi-Linear runs on the same backend
+	}
+	return s
+}
+
+func mustVLLMRules(t *testing.T, version string) vllmRules {
+	t.Helper()
+	rules, err := vllmRulesOf(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules
 }
 
 func compareVLLM(t *testing.T, row map[string]string, plan vllmPlan, err error) {
@@ -215,6 +375,8 @@ func compareVLLM(t *testing.T, row map[string]string, plan vllmPlan, err error) 
 		}
 	} else {
 		got["error_class"] = ""
+		captures := !strings.Contains(row["group_kinds"], "state") || plan.numBlocks >= number(t, row, "max_num_seqs")
+		got["mamba_max_num_seqs_error"] = map[bool]string{true: "no", false: "yes"}[captures]
 		got["num_blocks"] = fmt.Sprint(plan.numBlocks)
 		got["kv_cache_tokens"] = fmt.Sprint(plan.tokens)
 		got["max_concurrency_printed"] = fmt.Sprintf("%.2f", plan.concurrency)

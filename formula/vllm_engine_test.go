@@ -1,0 +1,56 @@
+package formula
+
+import (
+	"fmt"
+	"testing"
+)
+
+// reserveWith prices one request of a preset on an engine, with options as
+// --engine-opt has them.
+func reserveWith(t *testing.T, e Engine, model, scheme string, context int64, options string) Reservation {
+	t.Helper()
+	m, _, err := LookupPreset(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := e.Scheme(scheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := e.ParseOptions([]string{options})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := e.Reserve(Request{Model: m, Context: context, Sequences: 1, TP: 1, PP: 1, Scheme: s, Options: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestVLLMOnAPreset holds the whole path from a preset against the figures of
+// the same request in GiB that an independent program gave.
+func TestVLLMOnAPreset(t *testing.T) {
+	for _, c := range []struct{ options, want string }{
+		{"max-num-batched-tokens=8192", "3.378"},
+		{"max-num-batched-tokens=8192,async-scheduling=no", "3.191"},
+		{"max-num-batched-tokens=8192,version=0.25.1", "3.191"},
+		{"hybrid=no", "6.000"},
+	} {
+		r := reserveWith(t, VLLM(), "gpt-oss-20b", "auto", 131072, c.options)
+		total, err := r.Total()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%.3f", float64(total)/(1<<30)); got != c.want {
+			t.Errorf("%s: %s GiB, want %s", c.options, got, c.want)
+		}
+		var parts int64
+		for _, p := range r.Components {
+			parts += p.Bytes
+		}
+		if parts != total {
+			t.Errorf("%s: components add up to %d of %d bytes", c.options, parts, total)
+		}
+	}
+}
