@@ -1,6 +1,9 @@
 package kernels
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // codecKernels are one backend's reductions, encoders and decoders. The
 // exported functions check lengths; a backend may rely on them.
@@ -287,4 +290,20 @@ func ToE5M2(dst []byte, x []float32) {
 func FromE5M2(dst []float32, src []byte) {
 	checkRuns(len(src), 1, len(dst))
 	active.Load().codec.fromE5M2(dst, src)
+}
+
+// ToF32 writes x as it is, four bytes each, little endian.
+func ToF32(dst []byte, x []float32) {
+	checkRuns(len(dst), 4, len(x))
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
+	}
+}
+
+// FromF32 reads what ToF32 wrote.
+func FromF32(dst []float32, src []byte) {
+	checkRuns(len(src), 4, len(dst))
+	for i := range dst {
+		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+	}
 }

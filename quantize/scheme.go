@@ -1,0 +1,300 @@
+package quantize
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"kvq/kernels"
+)
+
+// A Class is what a format makes of values.
+type Class uint8
+
+// The classes of formats.
+const (
+	Plain   Class = iota // each value on its own, in a float type
+	Scaled               // value/scale in an 8-bit float type, a scale per sharing unit
+	Integer              // codes of 2 to 8 bits, a scale per sharing unit
+)
+
+// A Format is what one element becomes: a row of the registry.
+type Format struct {
+	Name  string
+	Class Class
+	Bits  int // of one code
+	Doc   string
+
+	largest  float32 // finite value of a Scaled format
+	overflow float32 // magnitude from which a Plain format rounds to infinity; 0: never
+	instead  string  // what holds such a value
+	encode   func(dst []byte, x []float32)
+	decode   func(dst []float32, src []byte)
+}
+
+// formats is the registry of what an element can become.
+var formats = []*Format{
+	{Name: "f32", Class: Plain, Bits: 32, Doc: "float32, as it is",
+		encode: kernels.ToF32, decode: kernels.FromF32},
+	{Name: "f16", Class: Plain, Bits: 16, Doc: "IEEE half float, ties to even",
+		overflow: 65520, instead: "bf16 holds it", encode: kernels.ToF16, decode: kernels.FromF16},
+	{Name: "bf16", Class: Plain, Bits: 16, Doc: "bfloat16, ties to even",
+		overflow: 0x1.ffp127, instead: "f32 holds it", encode: kernels.ToBF16, decode: kernels.FromBF16},
+	{Name: "e4m3-raw", Class: Plain, Bits: 8, Doc: "OCP FP8 E4M3 at scale 1, saturating at 448",
+		encode: kernels.ToE4M3, decode: kernels.FromE4M3},
+	{Name: "e5m2-raw", Class: Plain, Bits: 8, Doc: "OCP FP8 E5M2 at scale 1, saturating at 57344",
+		encode: kernels.ToE5M2, decode: kernels.FromE5M2},
+	{Name: "e4m3", Class: Scaled, Bits: 8, Doc: "OCP FP8 E4M3 of x/scale, scale = max|x|/448",
+		largest: kernels.MaxE4M3, encode: kernels.ToE4M3, decode: kernels.FromE4M3},
+	{Name: "e5m2", Class: Scaled, Bits: 8, Doc: "OCP FP8 E5M2 of x/scale, scale = max|x|/57344",
+		largest: kernels.MaxE5M2, encode: kernels.ToE5M2, decode: kernels.FromE5M2},
+	{Name: "int8", Class: Integer, Bits: 8, Doc: "8-bit integers"},
+	{Name: "int6", Class: Integer, Bits: 6, Doc: "6-bit integers"},
+	{Name: "int5", Class: Integer, Bits: 5, Doc: "5-bit integers"},
+	{Name: "int4", Class: Integer, Bits: 4, Doc: "4-bit integers"},
+	{Name: "int3", Class: Integer, Bits: 3, Doc: "3-bit integers"},
+	{Name: "int2", Class: Integer, Bits: 2, Doc: "2-bit integers"},
+}
+
+// A Zero is how an integer format places zero.
+type Zero uint8
+
+// The zero forms of integer formats. Q = 2^(B−1)−1 for B bits.
+const (
+	// Sym has no offset: scale = max|x|/Q, codes −Q to Q.
+	// |x̂−x| <= scale/2 + Q·|stored − exact scale|.
+	Sym Zero = iota
+	// Asym stores the minimum as offset: scale = (max−min)/(2^B−1).
+	// |x̂−x| <= scale/2 + (2^B−1)·|stored − exact scale| + |stored offset − min| + 2^−22·max|x|.
+	Asym
+	// ZP stores an integer zero point, over a range widened to hold 0:
+	// scale = (max−min)/(2^B−1). Rounding the zero point moves the grid by up to
+	// half a step, so a value at an end of the range may be clamped by that much more:
+	// |x̂−x| <= scale + (2^B−1)·|stored − exact scale|.
+	ZP
+)
+
+func (z Zero) String() string { return zeroNames[z] }
+
+var zeroNames = []string{"sym", "asym", "zp"}
+
+// A Share is who shares one scale.
+type Share uint8
+
+// The sharings. NoShare is that of formats without scales of this kind.
+const (
+	NoShare    Share = iota
+	PerTensor        // all heads
+	PerHead          // a KV head
+	PerToken         // a token of a head, or Group channels of it
+	PerChannel       // a channel of a head, or Group tokens of it
+)
+
+func (s Share) String() string { return shareNames[s] }
+
+var shareNames = []string{"", "tensor", "head", "token", "channel"}
+
+// A Meta is the type of stored scales and offsets.
+type Meta uint8
+
+// The types of stored scales and offsets.
+const (
+	MetaF16 Meta = iota
+	MetaBF16
+	MetaF32
+)
+
+func (m Meta) String() string { return metaFormats[m].name }
+
+// Bytes returns the size of one stored scale or offset.
+func (m Meta) Bytes() int { return metaFormats[m].bytes }
+
+type metaFormat struct {
+	name     string
+	bytes    int
+	smallest float32 // positive value
+	encode   func(dst []byte, x []float32)
+	decode   func(dst []float32, src []byte)
+}
+
+var metaFormats = []metaFormat{
+	{"f16", 2, 0x1p-24, kernels.ToF16, kernels.FromF16},
+	{"bf16", 2, 0x1p-133, kernels.ToBF16, kernels.FromBF16},
+	{"f32", 4, 0x1p-149, kernels.ToF32, kernels.FromF32},
+}
+
+// A Scheme says how one tensor (the keys or the values of one layer) is stored.
+// It is read-only once made.
+type Scheme struct {
+	Format    *Format
+	Zero      Zero
+	Share     Share
+	Group     int // channels (PerToken) or tokens (PerChannel) of one scale; 0: all of them
+	Meta      Meta
+	Modifiers []Modifier
+}
+
+// Name returns the canonical name.
+func (s *Scheme) Name() string {
+	var b strings.Builder
+	b.WriteString(s.Format.Name)
+	if s.Zero != Sym {
+		b.WriteString("-" + s.Zero.String())
+	}
+	if s.Share != NoShare && (s.Format.Class == Integer || s.Share != PerTensor) {
+		b.WriteString("-" + s.Share.String())
+	}
+	if s.Group > 0 {
+		b.WriteString("/" + strconv.Itoa(s.Group))
+	}
+	if s.Share != NoShare && s.Meta != s.Format.defaultMeta() {
+		b.WriteString("@" + s.Meta.String())
+	}
+	for _, m := range s.Modifiers {
+		b.WriteString("+" + m.String())
+	}
+	return b.String()
+}
+
+// defaultMeta is the type of stored scales when a name does not say.
+func (f *Format) defaultMeta() Meta {
+	if f.Class == Scaled {
+		return MetaF32
+	}
+	return MetaF16
+}
+
+// Online reports whether the scheme can be built while decoding, token by
+// token, without changing what is stored: not when a scale or mean depends on
+// tokens yet to come. Groups of tokens can once a recent window keeps their
+// tokens until the group is full.
+func (s *Scheme) Online() bool {
+	if s.has(Center) {
+		return false
+	}
+	switch s.Share {
+	case PerTensor, PerHead:
+		return false
+	case PerChannel:
+		return s.Group > 0 && s.has(Recent)
+	}
+	return true
+}
+
+// Calibrated reports whether encoding a head needs to have seen all heads of
+// the tensor before: see Coder.Observe.
+func (s *Scheme) Calibrated() bool { return s.Share == PerTensor }
+
+func (s *Scheme) has(kind ModifierKind) bool {
+	return slices.ContainsFunc(s.Modifiers, func(m Modifier) bool { return m.Kind == kind })
+}
+
+// modifier returns the N of a modifier, 0 when the scheme does not have it.
+func (s *Scheme) modifier(kind ModifierKind) int {
+	for _, m := range s.Modifiers {
+		if m.Kind == kind {
+			return m.N
+		}
+	}
+	return 0
+}
+
+// A ModifierKind is a change to values or storage around a format.
+type ModifierKind uint8
+
+// The modifiers.
+const (
+	Hadamard ModifierKind = iota
+	Center
+	Sink
+	Recent
+	PreRoPE
+	Outlier
+	Clip
+)
+
+// A Modifier is one "+…" of a name.
+type Modifier struct {
+	Kind ModifierKind
+	N    int // Hadamard: block of channels, 0 the default; Sink, Recent: tokens; Outlier: millionths of a percent
+}
+
+// modifiers is the registry of modifiers.
+var modifiers = []struct {
+	kind     ModifierKind
+	name     string
+	argument argument
+	doc      string
+}{
+	{Hadamard, "hadamard", optional, "orthonormal Walsh–Hadamard over blocks of N channels"},
+	{Center, "center", none, "subtract each channel's mean over tokens, stored in float32"},
+	{Sink, "sink", required, "keep the first N tokens in f16"},
+	{Recent, "recent", required, "keep the last N tokens in f16"},
+	{PreRoPE, "prerope", none, "store keys as they were before RoPE"},
+	{Outlier, "outlier", percent, "keep the P% largest magnitudes of a sharing unit in f16"},
+	{Clip, "clip", none, "shrink each range by the factor in {1, .95, …, .5} with the least squared error"},
+}
+
+type argument uint8
+
+const (
+	none argument = iota
+	optional
+	required
+	percent
+)
+
+func (m Modifier) String() string {
+	row := modifiers[m.Kind]
+	switch row.argument {
+	case percent:
+		return row.name + strconv.FormatFloat(float64(m.N)/percentUnit, 'f', -1, 64) + "%"
+	case none:
+		return row.name
+	}
+	if m.N == 0 {
+		return row.name
+	}
+	return row.name + strconv.Itoa(m.N)
+}
+
+// percentUnit is one percent in the unit of an Outlier's N.
+const percentUnit = 1_000_000
+
+// A Pair says how keys and values are stored; a nil side is left exact.
+type Pair struct{ K, V *Scheme }
+
+// Name returns the canonical name: one scheme where both sides are the same.
+func (p Pair) Name() string {
+	k, v := SideName(p.K), SideName(p.V)
+	if k == v {
+		return k
+	}
+	return k + ":" + v
+}
+
+// SideName returns the canonical name of a side of a pair, "exact" for nil.
+func SideName(s *Scheme) string {
+	if s == nil {
+		return "exact"
+	}
+	return s.Name()
+}
+
+// Online reports whether both sides can be built token by token.
+func (p Pair) Online() bool {
+	return (p.K == nil || p.K.Online()) && (p.V == nil || p.V.Online())
+}
+
+// A SchemeError is a name that is no scheme, or a scheme that does not fit a
+// shape: an error of usage.
+type SchemeError struct {
+	Name   string // as typed
+	Reason string
+	Hint   string // what to do; may be empty
+}
+
+func (e *SchemeError) Error() string {
+	return fmt.Sprintf("scheme %q: %s", e.Name, e.Reason)
+}
