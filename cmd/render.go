@@ -14,11 +14,13 @@ import (
 
 // report is a command's result in all its forms.
 type report struct {
+	title  string // of the HTML page
 	tables []*table
 	// data is the table that csv and tsv print; nil means the first of tables.
 	data *table
 	json any
-	html func(io.Writer) error
+	// plots are for HTML only.
+	plots []scatter
 }
 
 // table is a titled table. Its cells hold what people read and what programs
@@ -66,7 +68,7 @@ func (r report) render(w io.Writer, format string, color bool) error {
 	case formatJSON:
 		return writeJSON(w, r.json)
 	case formatHTML:
-		return r.html(w)
+		return r.writeHTML(w)
 	case formatCSV, formatTSV:
 		t := r.data
 		if t == nil {
@@ -251,6 +253,15 @@ func (t *table) writeText(w io.Writer, color bool) error {
 	return nil
 }
 
+// joinLines undoes the line breaks of headers, which are for text only.
+func joinLines(headers []string) []string {
+	joined := make([]string, len(headers))
+	for i, h := range headers {
+		joined[i] = strings.ReplaceAll(h, "\n", "")
+	}
+	return joined
+}
+
 // writeMarkdown writes a GitHub table; title and notes become paragraphs.
 func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 	headers, align, rows := t.visible()
@@ -258,7 +269,8 @@ func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 		fmt.Fprintf(w, "**%s**\n\n", t.title)
 	}
 	if len(rows) > 0 {
-		escape := strings.NewReplacer("|", `\|`, "\n", "")
+		escape := strings.NewReplacer("|", `\|`)
+		headers = joinLines(headers)
 		for _, row := range append([][]string{headers}, rows...) {
 			for i := range row {
 				row[i] = escape.Replace(row[i])
