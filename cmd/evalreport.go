@@ -85,7 +85,7 @@ func bytesCell(n *int64) cell {
 // evalReport arranges a report: what was measured, what the tensors look
 // like, the schemes, and what follows.
 func evalReport(r *eval.Report, view evalView) report {
-	out := report{data: rowData(r.Rows), json: r}
+	out := report{title: "kvq eval", data: rowData(r.Rows), json: r, plots: evalPlots(r)}
 	out.tables = append(out.tables, dumpTable(r), outlierTable(r, view))
 	if len(r.Dumps) > 1 && !view.perLayer {
 		out.tables = append(out.tables, summaryTables(r, view)...)
@@ -133,6 +133,10 @@ func dumpTable(r *eval.Report) *table {
 			assumed[what] = append(assumed[what], strconv.Itoa(d.Layer))
 		}
 	}
+	if r.CPU.ReadGBps != nil {
+		t.notes = append(t.notes, fmt.Sprintf("decode on %s with %d threads; GB/s compares with %s GB/s of reading memory alone",
+			r.CPU.ISA, r.CPU.Threads, significant(*r.CPU.ReadGBps, 3)))
+	}
 	for _, what := range order {
 		where := ""
 		if len(r.Dumps) > 1 && len(assumed[what]) < len(r.Dumps) {
@@ -155,14 +159,17 @@ func dumpName(path string) string {
 // where they were asked for.
 func outlierTable(r *eval.Report, view evalView) *table {
 	t := &table{title: "outliers", wide: view.wide, columns: []column{
-		{header: "layer", right: true}, {header: "head", right: true, optional: true},
-		{header: "tensor"}, {header: "diagnosis"}, {header: "channels", right: true},
-		{header: "max/median", right: true}, {header: "persistence", right: true},
-		{header: "bias", right: true}, {header: "kurtosis", right: true}, {header: "sinks", right: true},
+		{header: "layer"}, {header: "of"}, {header: "diagnosis"}, {header: "outlier\nchannels", right: true},
+		{header: "max\n/median", right: true}, {header: "persis-\ntence", right: true},
+		{header: "bias", right: true}, {header: "kurtosis", right: true}, {header: "sink\ntokens", right: true},
 	}}
 	remedies := map[string]bool{}
 	for _, o := range r.Outliers {
-		t.add(text(strconv.Itoa(o.Layer)), intCell(o.KVHead), text(string(o.Tensor)), text(o.Diagnosis),
+		where := strconv.Itoa(o.Layer)
+		if o.KVHead != nil {
+			where += fmt.Sprintf(" head %d", *o.KVHead)
+		}
+		t.add(text(where), text(string(o.Tensor)), text(o.Diagnosis),
 			text(fmt.Sprintf("%d/%d", o.OutlierCount, o.Channels)), figureCell(o.MaxMedianRatio), figureCell(o.Persistence),
 			figureCell(o.BiasEnergy), figureCell(o.Kurtosis), text(strconv.Itoa(len(o.SinkTokens))))
 		if o.Remedy == "" || o.KVHead != nil {
@@ -273,6 +280,9 @@ func rowTables(rows []*eval.Row, title string, layer func(*eval.Row) cell, view 
 	last := ""
 	for _, r := range rows {
 		s := sides(r.K, r.V)
+		if r.Queries == eval.Proxy {
+			s += " (attention: proxy queries)"
+		}
 		if s != last {
 			tables = append(tables, rowTable(title+s, view))
 			last = s
@@ -372,6 +382,34 @@ func summaryTables(r *eval.Report, view evalView) []*table {
 	return tables
 }
 
+// evalPlots draws bits against damage: of the layers together, or of the only one.
+func evalPlots(r *eval.Report) []scatter {
+	kl := scatter{title: "attention KL", x: "bits per element", y: "kl_mean (nats)"}
+	out := scatter{title: "attention output", x: "bits per element", y: "output_nmse"}
+	add := func(name string, bits float64, pareto bool, klMean, output *float64) {
+		if klMean != nil {
+			kl.points = append(kl.points, point{bits, *klMean, name, pareto})
+		}
+		if output != nil {
+			out.points = append(out.points, point{bits, *output, name, pareto})
+		}
+	}
+	if len(r.Dumps) > 1 {
+		for _, s := range r.Summary {
+			if s.K != eval.Exact && s.V != eval.Exact {
+				add(s.Scheme, s.BitsPerElement, s.Pareto, s.KLMean, s.OutputNMSE)
+			}
+		}
+	} else {
+		for i := range r.Rows {
+			if s := &r.Rows[i]; s.Pair() && s.KVHead == nil {
+				add(s.Scheme, s.BitsPerElement, s.Pareto, s.KLMean, s.OutputNMSE)
+			}
+		}
+	}
+	return []scatter{kl, out}
+}
+
 // checkTable shows the checks that failed, or how many held.
 func checkTable(checks []eval.Check) *table {
 	t := &table{title: "checks", columns: []column{
@@ -408,7 +446,7 @@ func checkTable(checks []eval.Check) *table {
 func recommendationTable(r *eval.Report) *table {
 	t := &table{}
 	if rec := r.Recommendation; rec != nil {
-		t.notes = append(t.notes, wrap("recommended: "+rec.Scheme+": "+rec.Why, textWidth)...)
+		t.notes = append(t.notes, "recommended: "+rec.Scheme+": "+rec.Why)
 		engines := make([]string, 0, len(rec.Flags))
 		for e := range rec.Flags {
 			engines = append(engines, e)
@@ -419,24 +457,6 @@ func recommendationTable(r *eval.Report) *table {
 		}
 	}
 	return t
-}
-
-// wrap breaks text at spaces into lines of at most width bytes where it can.
-func wrap(text string, width int) []string {
-	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && len(line)+1+len(word) > width {
-			lines = append(lines, line)
-			line = "  " + word
-			continue
-		}
-		if line != "" {
-			line += " "
-		}
-		line += word
-	}
-	return append(lines, line)
 }
 
 // rowData is what csv and tsv print: every row with every figure, exact,

@@ -248,16 +248,41 @@ func (t *table) writeText(w io.Writer, color bool) error {
 		}
 	}
 	for _, n := range t.notes {
-		fmt.Fprintln(w, n)
+		for _, line := range wrap(n, textWidth) {
+			fmt.Fprintln(w, line)
+		}
 	}
 	return nil
 }
 
-// joinLines undoes the line breaks of headers, which are for text only.
+// wrap breaks text at spaces into lines of at most width bytes where it can.
+func wrap(text string, width int) []string {
+	var lines []string
+	for line := ""; text != ""; {
+		var word string
+		word, text, _ = strings.Cut(text, " ")
+		if strings.TrimSpace(line) != "" && len(line)+1+len(word) > width {
+			lines = append(lines, line)
+			line = " "
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+		if text == "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// joinLines undoes the line breaks of headers, which are for text only. A
+// break stands for a space unless it is inside a name.
 func joinLines(headers []string) []string {
+	unbreak := strings.NewReplacer("\n_", "_", "\n/", "/", "-\n", "", "\n", " ")
 	joined := make([]string, len(headers))
 	for i, h := range headers {
-		joined[i] = strings.ReplaceAll(h, "\n", "")
+		joined[i] = unbreak.Replace(h)
 	}
 	return joined
 }
@@ -295,6 +320,9 @@ func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 	for i, n := range t.notes {
 		if i > 0 || len(rows) > 0 {
 			fmt.Fprintln(w)
+		}
+		if strings.HasPrefix(n, "*") {
+			n = `\` + n // else it would start a list and vanish
 		}
 		fmt.Fprintln(w, n)
 	}
