@@ -32,7 +32,7 @@ func (o *cpuFlags) use() error {
 		isa = kernels.Available()[0]
 	}
 	if err := kernels.Use(isa); err != nil {
-		return withHint(usagef("--isa %s: %w", o.isa, err), "this CPU runs %s", isaNames())
+		return usagef("--isa: %w", err)
 	}
 	return nil
 }

@@ -154,9 +154,9 @@ func (p *progress) set(done int64) {
 	}
 }
 
-// done removes the bar.
+// done removes the bar, if one was ever started.
 func (p *progress) done() {
-	if p.bar != nil {
+	if p != nil && p.bar != nil {
 		_ = p.bar.Clear()
 		_ = p.bar.Exit()
 	}

@@ -27,9 +27,24 @@ type point struct {
 	marked bool
 }
 
-// svg draws the plot. Points whose y is not positive have no place on the
-// axis and are left out; without any other there is no plot.
+// svg draws the plot; nil without points.
 func (s scatter) svg() ([]byte, error) {
+	p, err := s.plot()
+	if p == nil || err != nil {
+		return nil, err
+	}
+	c := vgsvg.New(vg.Points(560), vg.Points(380))
+	p.Draw(draw.New(c))
+	var b bytes.Buffer
+	if _, err := c.WriteTo(&b); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// plot arranges the points. Those whose y is not positive have no place on the
+// axis and are left out; without any other there is no plot.
+func (s scatter) plot() (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = s.title
 	p.X.Label.Text = s.x
@@ -83,12 +98,5 @@ func (s scatter) svg() ([]byte, error) {
 	if p.X.Max == p.X.Min {
 		p.X.Max++
 	}
-
-	c := vgsvg.New(vg.Points(560), vg.Points(380))
-	p.Draw(draw.New(c))
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	return p, nil
 }
