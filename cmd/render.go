@@ -14,13 +14,11 @@ import (
 
 // report is a command's result in all its forms.
 type report struct {
-	title  string // of the HTML page
 	tables []*table
 	// data is the table that csv and tsv print; nil means the first of tables.
 	data *table
 	json any
-	// plots are for HTML only.
-	plots []scatter
+	html func(io.Writer) error
 }
 
 // table is a titled table. Its cells hold what people read and what programs
@@ -68,7 +66,7 @@ func (r report) render(w io.Writer, format string, color bool) error {
 	case formatJSON:
 		return writeJSON(w, r.json)
 	case formatHTML:
-		return r.writeHTML(w)
+		return r.html(w)
 	case formatCSV, formatTSV:
 		t := r.data
 		if t == nil {
@@ -248,43 +246,9 @@ func (t *table) writeText(w io.Writer, color bool) error {
 		}
 	}
 	for _, n := range t.notes {
-		for _, line := range wrap(n, textWidth) {
-			fmt.Fprintln(w, line)
-		}
+		fmt.Fprintln(w, n)
 	}
 	return nil
-}
-
-// wrap breaks text at spaces into lines of at most width bytes where it can.
-func wrap(text string, width int) []string {
-	var lines []string
-	for line := ""; text != ""; {
-		var word string
-		word, text, _ = strings.Cut(text, " ")
-		if strings.TrimSpace(line) != "" && len(line)+1+len(word) > width {
-			lines = append(lines, line)
-			line = " "
-		}
-		if line != "" {
-			line += " "
-		}
-		line += word
-		if text == "" {
-			lines = append(lines, line)
-		}
-	}
-	return lines
-}
-
-// joinLines undoes the line breaks of headers, which are for text only. A
-// break stands for a space unless it is inside a name.
-func joinLines(headers []string) []string {
-	unbreak := strings.NewReplacer("\n_", "_", "\n/", "/", "-\n", "", "\n", " ")
-	joined := make([]string, len(headers))
-	for i, h := range headers {
-		joined[i] = unbreak.Replace(h)
-	}
-	return joined
 }
 
 // writeMarkdown writes a GitHub table; title and notes become paragraphs.
@@ -294,8 +258,7 @@ func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 		fmt.Fprintf(w, "**%s**\n\n", t.title)
 	}
 	if len(rows) > 0 {
-		escape := strings.NewReplacer("|", `\|`)
-		headers = joinLines(headers)
+		escape := strings.NewReplacer("|", `\|`, "\n", "")
 		for _, row := range append([][]string{headers}, rows...) {
 			for i := range row {
 				row[i] = escape.Replace(row[i])
@@ -320,9 +283,6 @@ func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 	for i, n := range t.notes {
 		if i > 0 || len(rows) > 0 {
 			fmt.Fprintln(w)
-		}
-		if strings.HasPrefix(n, "*") {
-			n = `\` + n // else it would start a list and vanish
 		}
 		fmt.Fprintln(w, n)
 	}

@@ -25,6 +25,9 @@ type Engine struct {
 	// the number of sequences grows, save for schemes that keep a window of
 	// recent tokens in full precision.
 	Reserve func(Request) (Reservation, error)
+	// Explain writes the formula of a request with its numbers in it, a line
+	// each; nil leaves it to the components and details of the Reservation.
+	Explain func(Request) ([]string, error)
 }
 
 // An Option documents one key of --engine-opt.
@@ -114,11 +117,6 @@ func Engines() []Engine {
 		Ideal(),
 		LlamaCpp(),
 		VLLM(),
-		SGLang(),
-		TRTLLM(),
-		Transformers(),
-		MLX(),
-		ExLlamaV3(),
 	}
 }
 

@@ -74,6 +74,34 @@ func (g Geometry) String() string {
 // Latent reports whether K and V share one vector.
 func (g Group) Latent() bool { return g.HeadDimV == 0 }
 
+// Describe says in words what the group's layers keep.
+func (g Group) Describe() string {
+	var tokens string
+	switch g.Kind {
+	case Sliding:
+		tokens = fmt.Sprintf("of the last %d tokens", g.Window)
+	case Chunked:
+		tokens = fmt.Sprintf("of a chunk of up to %d tokens", g.Window)
+	case Compressed:
+		tokens = fmt.Sprintf("for every %d tokens", g.Ratio)
+		if g.Window > 0 {
+			tokens += fmt.Sprintf(", and of the last %d", g.Window)
+		}
+	default:
+		tokens = "of every token"
+	}
+	what := fmt.Sprintf("%d KV heads, K %d and V %d wide", g.KVHeads, g.HeadDimK, g.HeadDimV)
+	switch {
+	case g.Extra == Index:
+		what = fmt.Sprintf("an index key %d wide", g.HeadDimK)
+	case g.Latent() && g.KVHeads == 1:
+		what = fmt.Sprintf("one vector %d wide for K and V", g.HeadDimK)
+	case g.KVHeads == 1:
+		what = fmt.Sprintf("1 KV head, K %d and V %d wide", g.HeadDimK, g.HeadDimV)
+	}
+	return fmt.Sprintf("%d layers, %s, %s", g.Count, what, tokens)
+}
+
 // Tokens is how many vectors a layer keeps of a sequence of s tokens.
 func (g Group) Tokens(s int64) int64 {
 	switch g.Kind {

@@ -16,6 +16,7 @@ func Ideal() Engine {
 		Name:    "ideal",
 		Title:   "the exact sum over layers: no blocks, no padding",
 		Reserve: reserveIdeal,
+		Explain: explainIdeal,
 	}
 }
 
@@ -41,8 +42,9 @@ func reserveIdeal(req Request) (Reservation, error) {
 			to  *int64
 			one int64
 		}{
-			{&r.Data, l.data}, {&r.Metadata, l.metadata},
-			{&r.KBytes, l.k.bytes}, {&r.VBytes, l.v.bytes}, {&r.KElements, l.k.elements}, {&r.VElements, l.v.elements},
+			{&r.Data, c.add(l.k.data, l.v.data, l.index)}, {&r.Metadata, c.add(l.k.metadata, l.v.metadata)},
+			{&r.KBytes, c.add(l.k.data, l.k.metadata)}, {&r.VBytes, c.add(l.v.data, l.v.metadata)},
+			{&r.KElements, l.k.elements}, {&r.VElements, l.v.elements},
 		} {
 			*part.to = c.add(*part.to, c.mul(g.Count, part.one, req.Sequences))
 		}
@@ -77,12 +79,12 @@ func reserveIdeal(req Request) (Reservation, error) {
 // layerSize is one layer of one sequence: over all tensor parallel ranks, and
 // on the fullest of them.
 type layerSize struct {
-	data, metadata int64
-	k, v           sideSize // index keys are on neither side
-	device         int64
+	k, v   sideSize
+	index  int64 // index keys are on neither side
+	device int64
 }
 
-type sideSize struct{ bytes, elements int64 }
+type sideSize struct{ data, metadata, elements int64 }
 
 func idealLayer(g Group, context, tp int64, scheme Scheme) (layerSize, error) {
 	tokens := g.Tokens(context)
@@ -104,7 +106,7 @@ func idealLayer(g Group, context, tp int64, scheme Scheme) (layerSize, error) {
 		device := int64(0)
 		if g.Extra == Index {
 			device = c.mul(s.heads, tokens, c.add(g.HeadDimK, g.HeadDimV), elementBytes)
-			l.data = c.add(l.data, c.mul(s.ranks, device))
+			l.index = c.add(l.index, c.mul(s.ranks, device))
 			l.device = max(l.device, device)
 			continue
 		}
@@ -120,12 +122,10 @@ func idealLayer(g Group, context, tp int64, scheme Scheme) (layerSize, error) {
 			if err != nil {
 				return l, err
 			}
-			both := c.add(data, metadata)
-			l.data = c.add(l.data, c.mul(s.ranks, data))
-			l.metadata = c.add(l.metadata, c.mul(s.ranks, metadata))
-			side.size.bytes = c.add(side.size.bytes, c.mul(s.ranks, both))
+			side.size.data = c.add(side.size.data, c.mul(s.ranks, data))
+			side.size.metadata = c.add(side.size.metadata, c.mul(s.ranks, metadata))
 			side.size.elements = c.add(side.size.elements, c.mul(s.ranks, s.heads, tokens, side.dim))
-			device = c.add(device, both)
+			device = c.add(device, data, metadata)
 		}
 		l.device = max(l.device, device)
 	}

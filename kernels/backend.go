@@ -22,14 +22,13 @@ const (
 // starts as a copy of the next weaker one and replaces what it does better, so
 // no function is ever nil.
 type backend struct {
-	isa    ISA
-	needs  []cpuid.FeatureID // covers the "Requires:" lines of this backend's assembly
-	codec  codecKernels
-	decode decodeKernels
+	isa   ISA
+	needs []cpuid.FeatureID // covers the "Requires:" lines of this backend's assembly
+	codec codecKernels
 }
 
 // generic is the definition of every kernel, and what runs where nothing better can.
-var generic = backend{isa: Generic, codec: genericCodec, decode: genericDecode}
+var generic = backend{isa: Generic, codec: genericCodec}
 
 // all are the backends of this build, best first; generic is the last.
 var all = append(archBackends(), generic)

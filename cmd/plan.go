@@ -1,0 +1,458 @@
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kvq/formula"
+)
+
+// planDefaultSchemes is priced where no --scheme is given.
+var planDefaultSchemes = []string{
+	"f16", "e4m3-raw", "int8-token", "int8-channel/32:int8-token", "int8-channel/32:int4-token/32",
+	"int4-asym-channel/32:int4-asym-token/32", "int2-asym-channel/32:int2-asym-token/32",
+	"q8_0", "q8_0:q4_0", "q4_0", "nvfp4",
+}
+
+type planOptions struct {
+	model     modelOptions
+	context   string
+	schemes   []string
+	sessions  int64
+	memory    string
+	weights   string
+	bits      string
+	reserve   string
+	tp, pp    int64
+	engine    string
+	engineOpt []string
+	encoder   string
+	units     units
+	explain   bool
+}
+
+// modelOptions are the flags that say which model is meant.
+type modelOptions struct {
+	preset, config, geometry string
+	assume                   string
+	shape                    formula.Shape
+	shapeFlags               []string // those of shape that were given
+}
+
+func newPlan(s Streams) *cobra.Command {
+	var o planOptions
+	var unitsText string
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "price a KV cache to the byte",
+		Long: `Plan prices the KV cache of a model under every storage scheme: as the sum over
+its layers, or with --engine as a serving engine reserves it.
+
+The model is one of --model (kvq models lists the names), --config, --geometry,
+or --layers with --kv-heads and --head-dim, or --mla-latent.
+
+With --memory it says what fits on one device: whether the request does, the
+largest context and the most sessions. The exit code is then 3 when a scheme
+named by --scheme does not fit, or, without --scheme, when none does.`,
+		Example: `  kvq plan --model 8b --ctx 32k
+  kvq plan --model gpt-oss-20b --ctx 128k --memory 24GiB --weights auto --sessions 8
+  kvq plan --geometry '12xfull:8x64+64;12xsliding128:8x64+64' --ctx 32k --explain
+  kvq plan --layers 61 --mla-latent 512 --mla-rope 64 --ctx 32k --tp 8`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			out, err := newOutput(c, s)
+			if err != nil {
+				return err
+			}
+			if o.units, err = parseUnits(unitsText); err != nil {
+				return err
+			}
+			for _, name := range shapeFlags {
+				if c.Flags().Changed(name) {
+					o.model.shapeFlags = append(o.model.shapeFlags, "--"+name)
+				}
+			}
+			return runPlan(o, out)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVarP(&o.model.preset, "model", "m", "", "a preset: alias, name or Hugging Face id (kvq models)")
+	f.StringVar(&o.model.config, "config", "", "a Hugging Face config.json, or the `PATH` of its folder")
+	f.StringVar(&o.model.geometry, "geometry", "", "groups COUNTxKIND[WINDOW][/RATIO]:HEADSxK+V joined by ';'")
+	f.Int64Var(&o.model.shape.Layers, "layers", 0, "layers that cache")
+	f.Int64Var(&o.model.shape.KVHeads, "kv-heads", 0, "KV heads of a layer")
+	f.Int64Var(&o.model.shape.HeadDim, "head-dim", 0, "width of a head of K, and of V")
+	f.Int64Var(&o.model.shape.HeadDimV, "head-dim-v", 0, "width of a head of V where it differs")
+	f.Int64Var(&o.model.shape.Window, "sliding-window", 0, "tokens that sliding layers keep")
+	f.Int64Var(&o.model.shape.WindowLayers, "swa-layers", 0, "how many layers slide (default all)")
+	f.Int64Var(&o.model.shape.Latent, "mla-latent", 0, "width of the MLA latent (kv_lora_rank)")
+	f.Int64Var(&o.model.shape.Rope, "mla-rope", 0, "width of the MLA rope part")
+	f.StringVar(&o.model.assume, "assume", "", "'full' prices what a config does not tell as full attention")
+	f.StringVarP(&o.context, "ctx", "c", "", "`TOKENS` of a session: 32768, 32k, 1m (default the model's maximum)")
+	f.StringVar(&o.encoder, "encoder-tokens", "", "`TOKENS` of the encoder or image that cross attention keeps")
+	f.StringSliceVarP(&o.schemes, "scheme", "s", nil, "schemes, K:V where they differ; repeatable (kvq schemes)")
+	f.Int64VarP(&o.sessions, "sessions", "n", 1, "sequences held at once")
+	f.StringVar(&o.memory, "memory", "", "`MEMORY` of one device: 24GiB, 80G (= GiB), 24GB, bytes")
+	f.StringVar(&o.weights, "weights", "", "`SIZE` of the model's weights, or auto from its parameters")
+	f.StringVar(&o.bits, "weight-bits", "", "`BITS` a weight for --weights auto (default 16)")
+	f.StringVar(&o.reserve, "reserve", "", "`MEMORY` of a device to keep free")
+	f.Int64Var(&o.tp, "tp", 1, "tensor parallel devices")
+	f.Int64Var(&o.pp, "pp", 1, "pipeline parallel devices")
+	f.StringVarP(&o.engine, "engine", "e", "ideal", engineFlagHelp())
+	f.StringSliceVar(&o.engineOpt, "engine-opt", nil, "`KEY=VALUE` of the engine; repeatable")
+	f.StringVar(&unitsText, "units", string(unitsIEC), "iec, si or bytes, for memory in tables")
+	f.BoolVar(&o.explain, "explain", false, "show the formula with its numbers and where they came from")
+	c.SetHelpFunc(planHelp(c.HelpFunc()))
+	return c
+}
+
+// shapeFlags are the flags of formula.Shape.
+var shapeFlags = []string{"layers", "kv-heads", "head-dim", "head-dim-v", "sliding-window", "swa-layers", "mla-latent", "mla-rope"}
+
+func engineFlagHelp() string {
+	var names []string
+	for _, e := range formula.Engines() {
+		names = append(names, e.Name)
+	}
+	return "`NAME`: " + strings.Join(names, ", ")
+}
+
+// planHelp adds the options of the engine named beside --help.
+func planHelp(general func(*cobra.Command, []string)) func(*cobra.Command, []string) {
+	return func(c *cobra.Command, args []string) {
+		general(c, args)
+		name, _ := c.Flags().GetString("engine")
+		e, err := formula.LookupEngine(name)
+		if err != nil || !c.Flags().Changed("engine") {
+			return
+		}
+		w := c.OutOrStdout()
+		fmt.Fprintf(w, "\nEngine %s: %s\n", e.Name, e.Title)
+		for _, o := range e.Options {
+			doc := o.Doc
+			if o.Default != "" {
+				doc += " (default " + o.Default + ")"
+			}
+			fmt.Fprintf(w, "  %-24s %s\n", o.Name, doc)
+		}
+	}
+}
+
+// planRun is a plan with everything the flags left open filled in.
+type planRun struct {
+	request  formula.Request
+	engine   formula.Engine
+	named    bool // schemes were named, not taken from the default set
+	schemes  []formula.Scheme
+	leftOut  []string // names of the default set that do not go with the model
+	baseline *formula.Scheme
+	budget   formula.Budget
+	// How the figures of the request came to be, for --explain and the echo.
+	contextFrom, weightsFrom string
+	rows                     []formula.Row
+	warnings                 []string
+}
+
+func (p *planRun) warn(format string, args ...any) {
+	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
+}
+
+func runPlan(o planOptions, out *output) error {
+	p, err := preparePlan(o)
+	if err != nil {
+		return err
+	}
+	if err := p.price(); err != nil {
+		return err
+	}
+	for _, w := range p.warnings {
+		out.warn("%s", w)
+	}
+	if err := out.report(planReport(p, o)); err != nil {
+		return err
+	}
+	return p.verdict()
+}
+
+// preparePlan turns the flags into a request.
+func preparePlan(o planOptions) (*planRun, error) {
+	p := &planRun{named: len(o.schemes) > 0}
+	m, err := p.findModel(o.model)
+	if err != nil {
+		return nil, err
+	}
+	if p.engine, err = formula.LookupEngine(o.engine); err != nil {
+		return nil, usageError{err}
+	}
+	options, err := p.engine.ParseOptions(o.engineOpt)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	for _, n := range []struct {
+		flag string
+		n    int64
+	}{{"sessions", o.sessions}, {"tp", o.tp}, {"pp", o.pp}} {
+		if n.n < 1 {
+			return nil, usagef("--%s %d: want at least 1", n.flag, n.n)
+		}
+	}
+	p.request = formula.Request{Model: m, Sequences: o.sessions, TP: o.tp, PP: o.pp, Options: options}
+	if err := p.findContext(o); err != nil {
+		return nil, err
+	}
+	if err := p.findEncoder(o.encoder); err != nil {
+		return nil, err
+	}
+	if err := p.findBudget(o); err != nil {
+		return nil, err
+	}
+	return p, p.findSchemes(o.schemes)
+}
+
+func (p *planRun) findModel(o modelOptions) (*formula.Model, error) {
+	var given []string
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{"--model", o.preset != ""}, {"--config", o.config != ""}, {"--geometry", o.geometry != ""}, {strings.Join(o.shapeFlags, " "), len(o.shapeFlags) > 0}} {
+		if f.given {
+			given = append(given, f.name)
+		}
+	}
+	switch {
+	case len(given) == 0:
+		return nil, withHint(usagef("no model"), "kvq plan --model 8b --ctx 32k; 'kvq models' lists the names")
+	case len(given) > 1:
+		return nil, usagef("%s: want one model, not %d", strings.Join(given, " and "), len(given))
+	case o.assume != "" && o.assume != "full":
+		return nil, usagef("--assume %q: only 'full' is known", o.assume)
+	}
+	switch {
+	case o.preset != "":
+		m, variant, err := formula.LookupPreset(o.preset)
+		if err != nil {
+			return nil, presetError(err)
+		}
+		if variant {
+			p.warn("%s is read as %s: same shape, its maximum context may differ", o.preset, m.Name)
+		}
+		return m, nil
+	case o.config != "":
+		m, err := formula.ReadHF(o.config, formula.HFOptions{AssumeFull: o.assume == "full"})
+		if errors.Is(err, formula.ErrUnknownArchitecture) {
+			err = withHint(err, "--assume full prices an upper bound: every layer keeps every token")
+		}
+		return m, err
+	case o.geometry != "":
+		g, err := formula.ParseGeometry(o.geometry)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		return &formula.Model{Source: "geometry", Citation: "--geometry", Layers: g.Layers(), Geometry: g}, nil
+	default:
+		g, err := o.shape.Geometry()
+		if err != nil {
+			return nil, usagef("%s: %w", strings.Join(o.shapeFlags, " "), err)
+		}
+		return &formula.Model{Source: "flags", Citation: strings.Join(o.shapeFlags, " "), Layers: g.Layers(), Geometry: g}, nil
+	}
+}
+
+// presetError keeps names that no preset answers to apart from a broken table.
+func presetError(err error) error {
+	var unknown *formula.UnknownModelError
+	if errors.As(err, &unknown) {
+		return usageError{err}
+	}
+	return err
+}
+
+func (p *planRun) findContext(o planOptions) error {
+	limit := p.request.Model.MaxContext
+	switch {
+	case o.context != "":
+		n, err := formula.ParseTokens(o.context)
+		if err != nil {
+			return usagef("--ctx %w", err)
+		}
+		p.request.Context, p.contextFrom = n, "--ctx "+o.context
+		if limit > 0 && n > limit {
+			p.warn("%s tokens are beyond the model's maximum of %s", grouped(n), grouped(limit))
+		}
+	case limit > 0:
+		p.request.Context, p.contextFrom = limit, "the model's maximum"
+	default:
+		return withHint(usagef("no context: the model does not say its maximum"), "add --ctx TOKENS, as in --ctx 32k")
+	}
+	return nil
+}
+
+// findEncoder fills in the length that cross attention keeps.
+func (p *planRun) findEncoder(text string) error {
+	m := p.request.Model
+	switch {
+	case text != "" && m.Cross == nil:
+		return usagef("--encoder-tokens %s: the model has no cross attention", text)
+	case text != "":
+		n, err := formula.ParseTokens(text)
+		if err != nil {
+			return usagef("--encoder-tokens %w", err)
+		}
+		withTokens := *m
+		cross := *m.Cross
+		cross.Tokens = n
+		withTokens.Cross = &cross
+		p.request.Model = &withTokens
+	case m.Cross != nil && m.Cross.Tokens == 0:
+		n, err := m.Cross.Elements()
+		if err != nil {
+			return err
+		}
+		p.warn("cross attention keeps %s elements for each token of the encoder or image, which are not counted: give --encoder-tokens", grouped(n))
+	}
+	return nil
+}
+
+func (p *planRun) findBudget(o planOptions) error {
+	for _, f := range []struct {
+		flag, text string
+		to         *int64
+	}{{"memory", o.memory, &p.budget.Memory}, {"reserve", o.reserve, &p.budget.Reserve}} {
+		if f.text == "" {
+			continue
+		}
+		n, err := formula.ParseBytes(f.text)
+		if err != nil {
+			return usagef("--%s %w", f.flag, err)
+		}
+		*f.to = n
+	}
+	if o.memory != "" && p.budget.Memory == 0 {
+		return usagef("--memory %s: want more than nothing", o.memory)
+	}
+	if o.reserve != "" && o.memory == "" {
+		return usagef("--reserve %s: only with --memory", o.reserve)
+	}
+	m := p.request.Model
+	switch {
+	case strings.EqualFold(o.weights, "auto") || o.weights == "" && o.bits != "":
+		if m.Params == 0 {
+			return withHint(usagef("--weights auto: the parameters of the model are not known"), "give their size, as in --weights 16GiB")
+		}
+		bits := o.bits
+		if bits == "" {
+			bits = "16"
+		}
+		n, err := formula.WeightBytes(m.Params, bits)
+		if err != nil {
+			return usagef("--weight-bits %w", err)
+		}
+		p.budget.Weights = n
+		p.weightsFrom = fmt.Sprintf("%s parameters of %s bits", grouped(m.Params), bits)
+	case o.weights != "":
+		n, err := formula.ParseBytes(o.weights)
+		if err != nil {
+			return usagef("--weights %w", err)
+		}
+		if o.bits != "" {
+			return usagef("--weight-bits %s: only with --weights auto", o.bits)
+		}
+		p.budget.Weights, p.weightsFrom = n, "--weights "+o.weights
+	case p.budget.Memory > 0:
+		p.warn("no --weights: all memory is taken to be free for the cache")
+	}
+	return nil
+}
+
+func (p *planRun) findSchemes(names []string) error {
+	if !p.named {
+		names = planDefaultSchemes
+		if p.engine.DefaultSchemes != nil {
+			names = p.engine.DefaultSchemes
+		}
+	}
+	read := readScheme
+	if p.engine.Scheme != nil {
+		read = p.engine.Scheme
+	}
+	for _, name := range names {
+		s, err := read(name)
+		switch {
+		case err == nil:
+			p.schemes = append(p.schemes, s)
+		case p.named:
+			return usageError{err}
+		default:
+			p.leftOut = append(p.leftOut, name)
+		}
+	}
+	if s, err := read("f16"); err == nil {
+		p.baseline = &s
+	}
+	return nil
+}
+
+// price fills the rows. A scheme that does not go with the model's shape is an
+// error when it was named and left out of the default set.
+func (p *planRun) price() error {
+	seen := map[string]bool{}
+	var first error // of a scheme left out
+	for _, s := range p.schemes {
+		request := p.request
+		request.Scheme = s
+		row, err := formula.Price(p.engine, request, p.baseline, p.budget)
+		switch {
+		case err == nil:
+			p.rows = append(p.rows, row)
+		case errors.Is(err, formula.ErrOverflow):
+			return usagef("%s tokens x %s sessions: %w", grouped(p.request.Context), grouped(p.request.Sequences), err)
+		case p.named:
+			return usageError{err}
+		default:
+			p.leftOut = append(p.leftOut, s.Name)
+			if first == nil {
+				first = err
+			}
+			continue
+		}
+		for _, w := range row.Reservation.Warnings {
+			if !seen[w] {
+				seen[w] = true
+				p.warn("%s", w)
+			}
+		}
+		if row.Total == 0 {
+			p.warn("%s: %s tokens are too few for anything to be kept", s.Name, grouped(p.request.Context))
+		}
+	}
+	switch {
+	case len(p.rows) == 0 && first != nil: // what is wrong is not the scheme
+		return usageError{first}
+	case len(p.rows) == 0:
+		return errors.New("no scheme of the default set is known")
+	case len(p.leftOut) > 0:
+		p.warn("left out of the default set, since they do not go with this model: %s", strings.Join(p.leftOut, ", "))
+	}
+	return nil
+}
+
+// verdict is nil, or the error of exit code 3.
+func (p *planRun) verdict() error {
+	var not []string
+	for _, r := range p.rows {
+		if r.Reservation.Refusal != "" || p.budget.Memory > 0 && !r.Fits {
+			not = append(not, r.Scheme.Name)
+		}
+	}
+	switch {
+	case len(not) == 0 || !p.named && len(not) < len(p.rows):
+		return nil
+	case len(not) == len(p.rows) && len(not) > 1:
+		return answerNo("does not fit: none of %d schemes", len(not))
+	}
+	return answerNo("does not fit: %s", strings.Join(not, ", "))
+}

@@ -1,0 +1,414 @@
+package cmd
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"kvq/formula"
+)
+
+type planJSON struct {
+	Schema   string        `json:"schema"`
+	Version  string        `json:"version"`
+	Model    planModelJSON `json:"model"`
+	Request  planRequest   `json:"request"`
+	Rows     []planRowJSON `json:"rows"`
+	Warnings []string      `json:"warnings"`
+	Explain  []string      `json:"explain,omitempty"`
+}
+
+type planModelJSON struct {
+	Name       string `json:"name,omitempty"`
+	Source     string `json:"source"`
+	Citation   string `json:"citation,omitempty"`
+	HFID       string `json:"hf_id,omitempty"`
+	Layers     int64  `json:"layers"`
+	KVLayers   int64  `json:"kv_layers"`
+	KVHeads    int64  `json:"kv_heads,omitempty"`   // absent where layers differ
+	HeadDimK   int64  `json:"head_dim_k,omitempty"` // likewise
+	HeadDimV   *int64 `json:"head_dim_v,omitempty"` // 0 for a shared latent
+	QueryHeads int64  `json:"query_heads,omitempty"`
+	Geometry   string `json:"geometry,omitempty"`
+	MaxContext int64  `json:"max_context,omitempty"`
+	Params     int64  `json:"params,omitempty"`
+	Active     int64  `json:"active_params,omitempty"`
+	Confidence string `json:"confidence,omitempty"`
+}
+
+func modelJSON(m *formula.Model) planModelJSON {
+	j := planModelJSON{
+		Name: m.Name, Source: m.Source, Citation: m.Citation, HFID: m.HFID, Layers: m.Layers, KVLayers: m.Geometry.Layers(),
+		QueryHeads: m.QueryHeads, Geometry: m.Geometry.String(), MaxContext: m.MaxContext,
+		Params: m.Params, Active: m.ActiveParams, Confidence: m.Confidence,
+	}
+	if heads, k, v, ok := m.Geometry.Uniform(); ok {
+		j.KVHeads, j.HeadDimK, j.HeadDimV = heads, k, &v
+	}
+	return j
+}
+
+type planRequest struct {
+	Context          int64             `json:"context"`
+	Sequences        int64             `json:"sequences"`
+	Engine           string            `json:"engine"`
+	EngineOptions    map[string]string `json:"engine_options,omitempty"`
+	TensorParallel   int64             `json:"tensor_parallel"`
+	PipelineParallel int64             `json:"pipeline_parallel"`
+	MemoryBytes      int64             `json:"memory_bytes,omitempty"`
+	WeightsBytes     int64             `json:"weights_bytes,omitempty"`
+	ReserveBytes     int64             `json:"reserve_bytes,omitempty"`
+}
+
+type planRowJSON struct {
+	Scheme         string         `json:"scheme"`
+	K              string         `json:"k"`
+	V              string         `json:"v"`
+	KBits          float64        `json:"k_bits,omitempty"`
+	VBits          float64        `json:"v_bits,omitempty"`
+	Bits           float64        `json:"bits_per_element,omitempty"`
+	BytesPerToken  float64        `json:"bytes_per_token"`
+	FixedBytes     int64          `json:"fixed_bytes"`
+	DataBytes      int64          `json:"data_bytes"`
+	MetadataBytes  int64          `json:"metadata_bytes"`
+	StateBytes     int64          `json:"state_bytes,omitempty"`
+	CrossBytes     int64          `json:"cross_bytes,omitempty"`
+	PaddingBytes   int64          `json:"padding_bytes,omitempty"`
+	TotalBytes     int64          `json:"total_bytes"`
+	BytesPerDevice int64          `json:"bytes_per_device"`
+	RatioVsF16     float64        `json:"ratio_vs_f16,omitempty"`
+	Outgrows       int64          `json:"outgrows_weights_context,omitempty"`
+	MaxContext     *int64         `json:"max_context,omitempty"` // absent where every context fits
+	MaxSequences   *int64         `json:"max_sequences,omitempty"`
+	Fits           *bool          `json:"fits,omitempty"`
+	Refusal        string         `json:"refusal,omitempty"`
+	Components     map[string]any `json:"components,omitempty"`
+	Details        map[string]any `json:"details,omitempty"`
+}
+
+func rowJSON(r formula.Row, budget formula.Budget) planRowJSON {
+	a := r.Reservation
+	j := planRowJSON{
+		Scheme: r.Scheme.Name, K: r.Scheme.K.Name(), V: r.Scheme.V.Name(),
+		KBits: r.KBits, VBits: r.VBits, Bits: r.Bits,
+		BytesPerToken: r.BytesPerToken, FixedBytes: r.FixedBytes,
+		DataBytes: a.Data, MetadataBytes: a.Metadata, StateBytes: a.State, CrossBytes: a.Cross, PaddingBytes: a.Padding,
+		TotalBytes: r.Total, BytesPerDevice: a.PerDevice, RatioVsF16: r.RatioVsF16,
+		Outgrows: r.OutgrowsWeights, Refusal: a.Refusal,
+	}
+	if budget.Memory > 0 {
+		fits, context, sequences := r.Fits, r.MaxContext, r.MaxSequences
+		j.Fits, j.MaxSequences = &fits, &sequences
+		if !r.Unbounded {
+			j.MaxContext = &context
+		}
+	}
+	for _, c := range a.Components {
+		if j.Components == nil {
+			j.Components = map[string]any{}
+		}
+		j.Components[c.Name+"_bytes"] = c.Bytes
+	}
+	for _, d := range a.Details {
+		if j.Details == nil {
+			j.Details = map[string]any{}
+		}
+		j.Details[d.Key] = d.Value
+	}
+	return j
+}
+
+func planReport(p *planRun, o planOptions) report {
+	q := p.request
+	j := planJSON{
+		Schema: "kvq.plan/1", Version: versionOf(), Model: modelJSON(q.Model),
+		Request: planRequest{
+			Context: q.Context, Sequences: q.Sequences, Engine: p.engine.Name, EngineOptions: q.Options,
+			TensorParallel: q.TP, PipelineParallel: q.PP,
+			MemoryBytes: p.budget.Memory, WeightsBytes: p.budget.Weights, ReserveBytes: p.budget.Reserve,
+		},
+		Warnings: p.warnings,
+	}
+	if j.Warnings == nil {
+		j.Warnings = []string{}
+	}
+	for _, r := range p.rows {
+		j.Rows = append(j.Rows, rowJSON(r, p.budget))
+	}
+	tables := planTables(p, o.units)
+	last := tables[len(tables)-1]
+	last.notes = planNotes(p, o.units)
+	if o.explain {
+		j.Explain = explainPlan(p)
+		last.notes = append(last.notes, "")
+		for _, line := range j.Explain {
+			last.notes = append(last.notes, wrap(line, textWidth)...)
+		}
+	}
+	return report{tables: tables, data: planData(j.Rows), json: j}
+}
+
+// planTables are the tables for people: the prices, and with a budget what fits.
+func planTables(p *planRun, u units) []*table {
+	q := p.request
+	prices := &table{columns: []column{
+		{header: "scheme"},
+		{header: "bits", right: true, optional: true},
+		{header: "B/token", right: true},
+		{header: "metadata", right: true, optional: true},
+		{header: "padding", right: true, optional: true},
+		{header: "total", right: true},
+		{header: "a device", right: true, optional: true},
+		{header: "vs f16", right: true, optional: true},
+	}}
+	name := q.Model.Name
+	if name == "" {
+		name = plural(q.Model.Layers, "layer")
+	}
+	prices.title = fmt.Sprintf("%s, %s x %s", name, plural(q.Context, "token"), plural(q.Sequences, "session"))
+	if q.TP > 1 || q.PP > 1 {
+		prices.title += fmt.Sprintf(", tp %d pp %d", q.TP, q.PP)
+	}
+	if p.engine.Name != "ideal" {
+		prices.title += ", " + p.engine.Name
+	}
+	room := &table{title: roomTitle(p, u), columns: []column{
+		{header: "scheme"},
+		{header: "a device", right: true, optional: true},
+		{header: "max tokens", right: true},
+		{header: "max sessions", right: true},
+		{header: "fits"},
+	}}
+	some := func(n int64) cell {
+		if n == 0 {
+			return absent()
+		}
+		return u.size(n)
+	}
+	for _, r := range p.rows {
+		a := r.Reservation
+		device := absent()
+		if q.TP > 1 || q.PP > 1 {
+			device = u.size(a.PerDevice)
+		}
+		saving := absent()
+		if r.RatioVsF16 > 0 {
+			saving = text(strconv.FormatFloat(r.RatioVsF16, 'f', 2, 64) + "x")
+		}
+		bits := absent()
+		if r.Bits > 0 {
+			bits = number(r.Bits, 4)
+		}
+		prices.add(text(r.Scheme.Name), bits, perToken(r.BytesPerToken), some(a.Metadata), some(a.Padding), u.size(r.Total), device, saving)
+		tokens, fits := count(r.MaxContext), "no"
+		if r.Unbounded {
+			tokens = text("any")
+		}
+		if r.Fits {
+			fits = "yes"
+		}
+		room.add(text(r.Scheme.Name), device, tokens, count(r.MaxSequences), text(fits))
+		if a.Refusal != "" {
+			prices.mark("bad")
+		}
+		if !r.Fits {
+			room.mark("bad")
+		}
+	}
+	if p.budget.Memory == 0 {
+		return []*table{prices}
+	}
+	return []*table{prices, room}
+}
+
+// roomTitle says what a device has for the cache.
+func roomTitle(p *planRun, u units) string {
+	b := p.budget
+	title := "in " + u.format(b.Memory)
+	if b.Weights > 0 {
+		title += " - weights " + u.format(b.Weights)
+		if devices := p.request.TP * p.request.PP; devices > 1 {
+			title += fmt.Sprintf(" / %d", devices)
+		}
+	}
+	if b.Reserve > 0 {
+		title += " - reserve " + u.format(b.Reserve)
+	}
+	return title
+}
+
+// planData is the table for programs: the rows of the JSON report.
+func planData(rows []planRowJSON) *table {
+	t := &table{}
+	for _, name := range []string{
+		"scheme", "k", "v", "k_bits", "v_bits", "bits_per_element", "bytes_per_token", "fixed_bytes", "data_bytes", "metadata_bytes",
+		"state_bytes", "cross_bytes", "padding_bytes", "total_bytes", "bytes_per_device", "ratio_vs_f16", "outgrows_weights_context",
+		"max_context", "max_sequences", "fits",
+	} {
+		t.columns = append(t.columns, column{name: name})
+	}
+	whole := func(n int64) cell { return cell{value: strconv.FormatInt(n, 10)} }
+	known := func(n int64) cell {
+		if n == 0 {
+			return absent()
+		}
+		return whole(n)
+	}
+	real := func(x float64) cell {
+		if x == 0 {
+			return absent()
+		}
+		return cell{value: exact(x)}
+	}
+	pointer := func(n *int64) cell {
+		if n == nil {
+			return absent()
+		}
+		return whole(*n)
+	}
+	for _, r := range rows {
+		fits := absent()
+		if r.Fits != nil {
+			fits = text(strconv.FormatBool(*r.Fits))
+		}
+		t.add(text(r.Scheme), text(r.K), text(r.V), real(r.KBits), real(r.VBits), real(r.Bits), cell{value: exact(r.BytesPerToken)}, whole(r.FixedBytes),
+			whole(r.DataBytes), whole(r.MetadataBytes), known(r.StateBytes), known(r.CrossBytes), known(r.PaddingBytes), whole(r.TotalBytes),
+			whole(r.BytesPerDevice), real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits)
+	}
+	return t
+}
+
+// planNotes says what was understood of the flags and what the figures mean.
+func planNotes(p *planRun, u units) []string {
+	var notes []string
+	if a := p.rows[0].Reservation; a.State > 0 || a.Cross > 0 {
+		var parts []string
+		if a.State > 0 {
+			parts = append(parts, "recurrent state "+u.format(a.State))
+		}
+		if a.Cross > 0 {
+			parts = append(parts, "cross attention "+u.format(a.Cross))
+		}
+		notes = append(notes, "totals hold "+strings.Join(parts, " and "))
+	}
+	if p.rows[0].BytesPerToken == 0 {
+		notes = append(notes, "every layer's window is full: a further token adds nothing")
+	}
+	if p.budget.Weights > 0 {
+		for _, r := range p.rows {
+			if r.OutgrowsWeights > 0 {
+				notes = append(notes, fmt.Sprintf("%s outgrows the weights (%s) at %s tokens", r.Scheme.Name, u.format(p.budget.Weights), grouped(r.OutgrowsWeights)))
+				break
+			}
+		}
+	}
+	for _, r := range p.rows {
+		if r.Reservation.Refusal != "" {
+			notes = append(notes, r.Scheme.Name+": "+r.Reservation.Refusal)
+		}
+	}
+	if len(p.rows) == 1 {
+		for _, d := range p.rows[0].Reservation.Details {
+			notes = append(notes, fmt.Sprintf("%s: %v", d.Label, d.Value))
+		}
+	}
+	return notes
+}
+
+// wrap breaks a line between words; what follows is indented two more.
+func wrap(line string, width int) []string {
+	indent := strings.Repeat(" ", len(line)-len(strings.TrimLeft(line, " ")))
+	var lines []string
+	start := indent
+	current := start
+	for _, word := range strings.Fields(line) {
+		switch {
+		case current == start:
+			current += word
+		case len(current)+1+len(word) <= width:
+			current += " " + word
+		default:
+			lines = append(lines, current)
+			start = indent + "  "
+			current = start + word
+		}
+	}
+	return append(lines, current)
+}
+
+func plural(n int64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return grouped(n) + " " + noun
+}
+
+// perToken shows whole bytes with thousands, and one decimal otherwise. Where
+// every layer's window is full a token adds nothing, which is no price of 0.
+func perToken(x float64) cell {
+	if x == 0 {
+		return cell{"-", "0"}
+	}
+	if x == float64(int64(x)) {
+		return cell{grouped(int64(x)), exact(x)}
+	}
+	whole, fraction, _ := strings.Cut(strconv.FormatFloat(x, 'f', 1, 64), ".")
+	n, _ := strconv.ParseInt(whole, 10, 64)
+	return cell{grouped(n) + "." + fraction, exact(x)}
+}
+
+// explainPlan writes each scheme's formula with its numbers, and where the
+// numbers came from.
+func explainPlan(p *planRun) []string {
+	var lines []string
+	for _, r := range p.rows {
+		q := p.request
+		q.Scheme = r.Scheme
+		lines = append(lines, r.Scheme.Name+":")
+		if p.engine.Explain != nil {
+			explained, err := p.engine.Explain(q)
+			if err != nil {
+				explained = []string{err.Error()}
+			}
+			for _, l := range explained {
+				lines = append(lines, "  "+l)
+			}
+			continue
+		}
+		for _, c := range r.Reservation.Components {
+			lines = append(lines, fmt.Sprintf("  %s: %s B", c.Name, grouped(c.Bytes)))
+		}
+		for _, d := range r.Reservation.Details {
+			lines = append(lines, fmt.Sprintf("  %s: %v", d.Label, d.Value))
+		}
+	}
+	m := p.request.Model
+	lines = append(lines, "where the numbers came from:")
+	lines = append(lines, fmt.Sprintf("  geometry %s: %s", m.Geometry, modelOrigin(m)))
+	for _, f := range m.Facts {
+		lines = append(lines, fmt.Sprintf("  %s %s: %s", f.Name, f.Value, f.From))
+	}
+	lines = append(lines, fmt.Sprintf("  context %s: %s", grouped(p.request.Context), p.contextFrom))
+	if p.budget.Weights > 0 {
+		lines = append(lines, fmt.Sprintf("  weights %s B: %s", grouped(p.budget.Weights), p.weightsFrom))
+	}
+	for _, n := range m.Notes {
+		lines = append(lines, "  note: "+n)
+	}
+	return lines
+}
+
+// modelOrigin says where a model's figures came from.
+func modelOrigin(m *formula.Model) string {
+	origin := m.Source
+	if m.Source == "preset" {
+		origin = "preset " + m.Name + " (" + m.HFID + ")"
+		if m.Confidence != "" {
+			origin += ", confidence " + m.Confidence
+		}
+	}
+	if m.Citation != "" && m.Citation != origin {
+		origin += ", " + m.Citation
+	}
+	return origin
+}

@@ -1,0 +1,91 @@
+package formula
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// explainIdeal writes the sum of one request with its numbers in it.
+func explainIdeal(req Request) ([]string, error) {
+	var lines []string
+	var c calc
+	total := int64(0)
+	var terms []string
+	for _, g := range req.Model.Geometry {
+		l, err := idealLayer(g, req.Context, req.TP, req.Scheme)
+		if err != nil {
+			return nil, err
+		}
+		one := c.add(l.k.data, l.k.metadata, l.v.data, l.v.metadata, l.index)
+		bytes := c.mul(g.Count, one, req.Sequences)
+		total = c.add(total, bytes)
+		terms = append(terms, thousands(bytes))
+		tokens := thousands(g.Tokens(req.Context))
+		lines = append(lines, fmt.Sprintf("%s: a layer keeps %s = %s vectors", g, g.rule(), tokens))
+		if l.index > 0 {
+			lines = append(lines, fmt.Sprintf("  index keys of %d: %s B", g.HeadDimK, thousands(l.index)))
+		}
+		for _, side := range []struct {
+			name, scheme string
+			dim          int64
+			size         sideSize
+		}{{"K", req.Scheme.K.Name(), g.HeadDimK, l.k}, {"V", req.Scheme.V.Name(), g.HeadDimV, l.v}} {
+			if side.size.elements == 0 {
+				continue
+			}
+			heads := side.size.elements / max(1, g.Tokens(req.Context)) / side.dim
+			line := fmt.Sprintf("  %s as %s: %d heads x %s x %d elements = %s B", side.name, side.scheme, heads, tokens, side.dim, thousands(side.size.data))
+			if side.size.metadata > 0 {
+				line += fmt.Sprintf(" + %s B metadata", thousands(side.size.metadata))
+			}
+			lines = append(lines, line)
+		}
+		lines = append(lines, fmt.Sprintf("  %d layers x %s sequence(s) x %s B = %s B", g.Count, thousands(req.Sequences), thousands(one), thousands(bytes)))
+	}
+	for _, s := range req.Model.States {
+		one := c.keep(s.Bytes())
+		bytes := c.mul(one, req.Sequences)
+		total = c.add(total, bytes)
+		terms = append(terms, thousands(bytes))
+		lines = append(lines,
+			fmt.Sprintf("state of %d layers (%s): constant", s.Layers, s.Kind),
+			fmt.Sprintf("  %s sequence(s) x %d x (%s x %d B conv + %s x %d B recurrent) = %s B", thousands(req.Sequences), s.Layers,
+				thousands(s.ConvElements), s.ConvBytes, thousands(s.SSMElements), s.SSMBytes, thousands(bytes)))
+	}
+	if x := req.Model.Cross; x != nil {
+		bytes := c.mul(x.Layers, max(x.KVHeads, req.TP), c.add(x.HeadDimK, x.HeadDimV), elementBytes, x.Tokens, req.Sequences)
+		total = c.add(total, bytes)
+		terms = append(terms, thousands(bytes))
+		lines = append(lines,
+			fmt.Sprintf("cross attention of %d layers: constant", x.Layers),
+			fmt.Sprintf("  %s sequence(s) x %s tokens x %d x %d heads x (%d + %d) x %d B = %s B", thousands(req.Sequences), thousands(x.Tokens), x.Layers, max(x.KVHeads, req.TP), x.HeadDimK, x.HeadDimV, elementBytes, thousands(bytes)))
+	}
+	if len(terms) > 1 {
+		lines = append(lines, strings.Join(terms, " + ")+" = "+thousands(total)+" B")
+	}
+	return lines, c.err
+}
+
+// rule says how many tokens a layer of the group keeps.
+func (g Group) rule() string {
+	switch g.Kind {
+	case Sliding, Chunked:
+		return fmt.Sprintf("min(S, %s)", thousands(g.Window))
+	case Compressed:
+		if g.Window > 0 {
+			return fmt.Sprintf("floor(S/%d) + min(S, %s)", g.Ratio, thousands(g.Window))
+		}
+		return fmt.Sprintf("floor(S/%d)", g.Ratio)
+	}
+	return "S"
+}
+
+// thousands writes 4294967296 as 4,294,967,296.
+func thousands(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
