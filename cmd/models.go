@@ -281,7 +281,7 @@ func explainModel(m *formula.Model) (report, error) {
 	}
 	var lines []string
 	say := func(name, format string, args ...any) {
-		lines = append(lines, wrap(fmt.Sprintf("%s: ", name)+fmt.Sprintf(format, args...), textWidth)...)
+		lines = append(lines, name+": "+fmt.Sprintf(format, args...))
 	}
 	say("Hugging Face id", "%s (%s)", m.HFID, m.Family)
 	if len(e.Aliases) > 0 {

@@ -112,36 +112,51 @@ func (o *output) say(kind, format string, args []any) {
 	}
 }
 
-// progress is a bar on a terminal's standard error, and nothing elsewhere.
-// The zero value is the bar that is not shown.
-type progress struct{ bar *progressbar.ProgressBar }
+// progress is a bar with rate and remaining time on a terminal's standard
+// error, and nothing elsewhere. It is for one goroutine at a time.
+type progress struct {
+	bar   *progressbar.ProgressBar
+	scale int64
+}
 
-// progress starts a bar of total steps.
-func (o *output) progress(what string, total int64) progress {
-	if !o.terminal || o.quiet {
-		return progress{}
+// progress starts a bar of total steps. Steps are counted in thousands,
+// millions or more of unit where there are many.
+func (o *output) progress(what, unit string, total int64) *progress {
+	p := &progress{scale: 1}
+	if !o.terminal || o.quiet || total <= 0 {
+		return p
 	}
-	return progress{progressbar.NewOptions64(total,
+	prefix := ""
+	for _, next := range []string{"k", "M", "G", "T"} {
+		if total/p.scale < 10_000 {
+			break
+		}
+		p.scale *= 1000
+		prefix = next
+	}
+	p.bar = progressbar.NewOptions64(total/p.scale,
 		progressbar.OptionSetWriter(o.streams.Err),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionSetWidth(24),
 		progressbar.OptionShowCount(),
 		progressbar.OptionShowIts(),
+		progressbar.OptionSetItsString(prefix+unit),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(),
-	)}
+	)
+	return p
 }
 
-// add advances the bar by n steps. It may be called from several goroutines.
-func (p progress) add(n int64) {
+// set says that done of the total steps are done.
+func (p *progress) set(done int64) {
 	if p.bar != nil {
-		_ = p.bar.Add64(n) // a bar that cannot be drawn is no failure
+		_ = p.bar.Set64(done / p.scale) // a bar that cannot be drawn is no failure
 	}
 }
 
-// done removes the bar.
-func (p progress) done() {
-	if p.bar != nil {
+// done removes the bar, if one was ever started.
+func (p *progress) done() {
+	if p != nil && p.bar != nil {
 		_ = p.bar.Clear()
 		_ = p.bar.Exit()
 	}

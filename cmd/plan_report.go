@@ -141,9 +141,7 @@ func planReport(p *planRun, o planOptions) report {
 	if o.explain {
 		j.Explain = explainPlan(p)
 		last.notes = append(last.notes, "")
-		for _, line := range j.Explain {
-			last.notes = append(last.notes, wrap(line, textWidth)...)
-		}
+		last.notes = append(last.notes, j.Explain...)
 	}
 	return report{tables: tables, data: planData(j.Rows), json: j}
 }
@@ -313,27 +311,6 @@ func planNotes(p *planRun, u units) []string {
 		}
 	}
 	return notes
-}
-
-// wrap breaks a line between words; what follows is indented two more.
-func wrap(line string, width int) []string {
-	indent := strings.Repeat(" ", len(line)-len(strings.TrimLeft(line, " ")))
-	var lines []string
-	start := indent
-	current := start
-	for _, word := range strings.Fields(line) {
-		switch {
-		case current == start:
-			current += word
-		case len(current)+1+len(word) <= width:
-			current += " " + word
-		default:
-			lines = append(lines, current)
-			start = indent + "  "
-			current = start + word
-		}
-	}
-	return append(lines, current)
 }
 
 func plural(n int64, noun string) string {

@@ -14,11 +14,13 @@ import (
 
 // report is a command's result in all its forms.
 type report struct {
+	title  string // of the HTML page
 	tables []*table
 	// data is the table that csv and tsv print; nil means the first of tables.
 	data *table
 	json any
-	html func(io.Writer) error
+	// plots are for HTML only.
+	plots []scatter
 }
 
 // table is a titled table. Its cells hold what people read and what programs
@@ -66,7 +68,7 @@ func (r report) render(w io.Writer, format string, color bool) error {
 	case formatJSON:
 		return writeJSON(w, r.json)
 	case formatHTML:
-		return r.html(w)
+		return r.writeHTML(w)
 	case formatCSV, formatTSV:
 		t := r.data
 		if t == nil {
@@ -246,9 +248,44 @@ func (t *table) writeText(w io.Writer, color bool) error {
 		}
 	}
 	for _, n := range t.notes {
-		fmt.Fprintln(w, n)
+		for _, line := range wrap(n, textWidth) {
+			fmt.Fprintln(w, line)
+		}
 	}
 	return nil
+}
+
+// wrap breaks text between words into lines of at most width bytes where it
+// can. Further lines are indented two more than the first.
+func wrap(text string, width int) []string {
+	indent := strings.Repeat(" ", len(text)-len(strings.TrimLeft(text, " ")))
+	var lines []string
+	start := indent
+	current := start
+	for _, word := range strings.Fields(text) {
+		switch {
+		case current == start:
+			current += word
+		case len(current)+1+len(word) <= width:
+			current += " " + word
+		default:
+			lines = append(lines, current)
+			start = indent + "  "
+			current = start + word
+		}
+	}
+	return append(lines, current)
+}
+
+// joinLines undoes the line breaks of headers, which are for text only. A
+// break stands for a space unless it is inside a name.
+func joinLines(headers []string) []string {
+	unbreak := strings.NewReplacer("\n_", "_", "\n/", "/", "-\n", "", "\n", " ")
+	joined := make([]string, len(headers))
+	for i, h := range headers {
+		joined[i] = unbreak.Replace(h)
+	}
+	return joined
 }
 
 // writeMarkdown writes a GitHub table; title and notes become paragraphs.
@@ -258,7 +295,8 @@ func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 		fmt.Fprintf(w, "**%s**\n\n", t.title)
 	}
 	if len(rows) > 0 {
-		escape := strings.NewReplacer("|", `\|`, "\n", "")
+		escape := strings.NewReplacer("|", `\|`)
+		headers = joinLines(headers)
 		for _, row := range append([][]string{headers}, rows...) {
 			for i := range row {
 				row[i] = escape.Replace(row[i])
@@ -283,6 +321,9 @@ func (t *table) writeMarkdown(w io.Writer, _ bool) error {
 	for i, n := range t.notes {
 		if i > 0 || len(rows) > 0 {
 			fmt.Fprintln(w)
+		}
+		if strings.HasPrefix(n, "*") {
+			n = `\` + n // else it would start a list and vanish
 		}
 		fmt.Fprintln(w, n)
 	}

@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"kvq/dumps"
+	"kvq/quantize"
 )
 
 // The exit codes of kvq. There are no others.
@@ -80,8 +83,9 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
 	root.SetErr(s.Err)
 	addOutputFlags(root.PersistentFlags())
 	root.AddCommand(
-		newModels(s),
 		newPlan(s),
+		newEval(s),
+		newModels(s),
 		newVersion(s),
 	)
 	root.SetHelpCommand(newHelp())
@@ -194,10 +198,12 @@ func hintOf(err error) string {
 func exitCode(err error) int {
 	var usage usageError
 	var no noError
+	var scheme *quantize.SchemeError // a name that was typed
+	var option *dumps.OptionError    // a flag's value
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &scheme), errors.As(err, &option):
 		return exitUsage
 	case errors.As(err, &no):
 		return exitNo

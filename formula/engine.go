@@ -117,6 +117,11 @@ func Engines() []Engine {
 		Ideal(),
 		LlamaCpp(),
 		VLLM(),
+		SGLang(),
+		TRTLLM(),
+		Transformers(),
+		MLX(),
+		ExLlamaV3(),
 	}
 }
 

@@ -346,20 +346,28 @@ func (r *llamaReservation) onDevice(layer, bytes int64) {
 	*at = r.c.add(*at, bytes)
 }
 
-func (r *llamaReservation) price(p *llamaPlan, x llamaContext) {
+func (r *llamaReservation) price(p *llamaPlan, ctx llamaContext) {
 	for _, cache := range p.caches {
-		streams := x.streams
+		streams := ctx.streams
 		if cache.perSequence {
-			streams = x.slots
+			streams = ctx.slots
 		}
-		r.priceCache(cache, x.cells[cache.cells], streams, x.flash)
+		r.priceCache(cache, ctx.cells[cache.cells], streams, ctx.flash)
+	}
+	if x := p.cross; x != nil {
+		token, err := x.Elements()
+		r.c.keep(0, err)
+		r.Cross = r.c.mul(token, x.Tokens, elementBytes, ctx.slots)
+		for i := range r.device {
+			r.device[i] = r.c.add(r.device[i], ceilDiv(r.Cross, r.pp))
+		}
 	}
 	const f32 = 4
 	for _, s := range p.states {
 		parts := []struct {
 			elements, rows int64
 			to             *int64
-		}{{s.r, x.rows, &r.rBytes}, {s.s, x.rows, &r.sBytes}, {s.p, x.rows, &r.pBytes}, {s.comp, x.planes, &r.compBytes}}
+		}{{s.r, ctx.rows, &r.rBytes}, {s.s, ctx.rows, &r.sBytes}, {s.p, ctx.rows, &r.pBytes}, {s.comp, ctx.planes, &r.compBytes}}
 		for _, part := range parts {
 			bytes := r.c.mul(part.elements, part.rows, f32)
 			*part.to = r.c.add(*part.to, bytes)
@@ -416,7 +424,10 @@ func (r *llamaReservation) finish(p *llamaPlan, x llamaContext) {
 	if r.Padding > 0 {
 		r.component(PaddingBytes).Bytes = r.Padding
 	}
-	for _, name := range []string{AttentionKV, SlidingKV, RecurrentState, IndexerKeys, DraftKV, PaddingBytes} {
+	if r.Cross > 0 {
+		r.component(CrossKV).Bytes = r.Cross
+	}
+	for _, name := range []string{AttentionKV, SlidingKV, RecurrentState, IndexerKeys, CrossKV, DraftKV, PaddingBytes} {
 		if part := r.parts[name]; part != nil && part.Bytes > 0 {
 			r.Components = append(r.Components, *part)
 		}

@@ -61,6 +61,7 @@ type llamaPlan struct {
 	layers  int64 // layers of the model, for splits over devices
 	caches  []llamaCache
 	states  []llamaLayerState
+	cross   *Cross // of models that only relatives of llama.cpp run
 	// kWidths and vWidths are the head widths that the block of a quantized
 	// type must divide.
 	kWidths, vWidths []int64

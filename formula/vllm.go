@@ -641,11 +641,7 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, ask vllmReques
 	}
 	r.Padding = max(reserved-held, 0)
 	part(PaddingBytes).Bytes = r.Padding
-	for _, name := range []string{AttentionKV, SlidingKV, RecurrentState, IndexerKeys, CrossKV, DraftKV, PaddingBytes} {
-		if p := parts[name]; p != nil && p.Bytes > 0 {
-			r.Components = append(r.Components, *p)
-		}
-	}
+	r.Components = listComponents(parts)
 	r.Details = vllmDetails(plan, model, blocks, total)
 	r.Warnings = vllmWarnings(req, o, model, plan)
 	if plan.refusal != nil {

@@ -22,13 +22,14 @@ const (
 // starts as a copy of the next weaker one and replaces what it does better, so
 // no function is ever nil.
 type backend struct {
-	isa   ISA
-	needs []cpuid.FeatureID // covers the "Requires:" lines of this backend's assembly
-	codec codecKernels
+	isa    ISA
+	needs  []cpuid.FeatureID // covers the "Requires:" lines of this backend's assembly
+	codec  codecKernels
+	decode decodeKernels
 }
 
 // generic is the definition of every kernel, and what runs where nothing better can.
-var generic = backend{isa: Generic, codec: genericCodec}
+var generic = backend{isa: Generic, codec: genericCodec, decode: genericDecode}
 
 // all are the backends of this build, best first; generic is the last.
 var all = append(archBackends(), generic)

@@ -1,0 +1,116 @@
+package cmd
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvq/eval"
+)
+
+func f64(x float64) *float64 { return &x }
+
+func sampleReport() *eval.Report {
+	layer := 5
+	row := func(k, v, scheme string, bits, damage float64) eval.Row {
+		r := eval.Row{Dump: "layer5.npy", Layer: 5, Scheme: scheme, K: k, V: v, Queries: eval.Captured, BitsPerElement: bits,
+			Bytes: int64(bits * 65536), Online: k != "int8-channel" && k != "int4-channel",
+			KLMean: f64(damage), KLP99: f64(damage * 30), OutputNMSE: f64(damage * 2), Top1FlipRate: f64(0.01)}
+		if k != eval.Exact {
+			r.KCenteredNMSE = f64(damage / 3)
+		}
+		if v != eval.Exact {
+			r.VNMSE = f64(damage / 7)
+			if k == eval.Exact {
+				r.KLMean, r.KLP99 = f64(0), f64(0)
+			}
+		}
+		return r
+	}
+	rows := []eval.Row{
+		row("f16", "exact", "f16:exact", 16, 0),
+		row("int8-token", "exact", "int8-token:exact", 8.25, 1.234e-3),
+		row("int4-asym-channel/32", "exact", "int4-asym-channel/32:exact", 5, 1.234e-2),
+		row("exact", "int8-token", "exact:int8-token", 8.25, 1.234e-4),
+		row("f16", "f16", "f16", 16, 0),
+		row("int8-token", "int8-token", "int8-token", 8.25, 1.234e-3),
+		row("int8-channel", "int4-token/64", "int8-channel:int4-token/64", 6.127, 4.5678e-3),
+		row("int4-asym-channel/32", "int4-asym-token/32", "int4-asym-channel/32:int4-asym-token/32", 5, 0.123),
+	}
+	rows[4].Pareto, rows[6].Pareto = true, true
+	for i := range rows[4:] {
+		rows[4+i].DecodeGBps = f64(34.567)
+	}
+	rows[5].IndistinctFrom = []string{"int8-channel:int4-token/64"}
+	return &eval.Report{
+		Schema: eval.Schema, CPU: eval.CPU{ISA: "avx512", Threads: 2, ReadGBps: f64(36.2)},
+		Dumps: []eval.Dump{{Path: "d/layer5.npy", Layer: 5, Tokens: 4096, KVHeads: 1, QueryHeads: 4, HeadDim: 256, DType: "f16", Queries: eval.Captured, QueryRows: 256, FactsAssumed: []string{"scale"}}},
+		Outliers: []eval.Outliers{
+			{Dump: "layer5.npy", Layer: 5, Tensor: eval.Keys, Diagnosis: "outlier-channel", Remedy: "quantize per channel, or rotate with +hadamard", RemedyGain: f64(12.34), RemedyFrom: "int4-token", RemedyTo: "int4-channel",
+				SinkTokens: []int{0}, Channels: 256, MaxMedianRatio: f64(27.04), OutlierChannels: []int{5, 57}, OutlierCount: 2, Persistence: f64(0.981), BiasEnergy: f64(0.61), Kurtosis: f64(38)},
+			{Dump: "layer5.npy", Layer: 5, Tensor: eval.Values, Diagnosis: "clean", SinkTokens: []int{}, Channels: 256, MaxMedianRatio: f64(2.2), BiasEnergy: f64(0.01), Kurtosis: f64(-0.3)},
+		},
+		Rows:           rows,
+		Recommendation: &eval.Recommendation{Scheme: "int8-channel:int4-token/64", Why: "fewest bits whose kl_mean stays below 0.01 and whose output_nmse stays below 0.01", Flags: map[string]string{"llama.cpp": "-ctk q8_0 -ctv q4_0"}},
+		Checks:         []eval.Check{{Check: "kl_mean>0.01", Scheme: "int8-token", Layer: &layer, Value: f64(0.013), Failed: true}, {Check: "kl_mean>0.01", Scheme: "f16", Layer: &layer, Value: f64(0)}},
+	}
+}
+
+// TestEvalReport compares with golden files that were read line by line when
+// they were made: every number is one of sampleReport's, rounded to the digits
+// that a table shows. KVQ_UPDATE=1 rewrites them.
+func TestEvalReport(t *testing.T) {
+	for _, format := range []string{formatTable, formatMD, formatCSV} {
+		var b strings.Builder
+		if err := evalReport(sampleReport(), evalView{}).render(&b, format, false); err != nil {
+			t.Fatal(err)
+		}
+		if format == formatTable {
+			for line := range strings.Lines(b.String()) {
+				if len(line) > textWidth+1 {
+					t.Errorf("%d columns: %s", len(line)-1, line)
+				}
+			}
+		}
+		golden(t, "evalreport."+format, b.String())
+	}
+}
+
+// golden compares got with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if os.Getenv("KVQ_UPDATE") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs from what is printed:\n%s", path, got)
+	}
+}
+
+// TestEvalHTML checks that the page holds the figures and the plots, and
+// fetches nothing.
+func TestEvalHTML(t *testing.T) {
+	var b strings.Builder
+	if err := evalReport(sampleReport(), evalView{}).render(&b, formatHTML, false); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for _, want := range []string{"<title>kvq eval", "outlier-channel", "int8-channel:int4-token/64", "4.11e-4", "<svg", "</svg>", "</html>"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	for _, unwanted := range []string{"<script", "src=", "url(", "<?xml"} {
+		if strings.Contains(page, unwanted) {
+			t.Errorf("the page holds %q", unwanted)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package cmd
+
+import (
+	"runtime"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"kvq/kernels"
+)
+
+// cpuFlags say what runs the kernels.
+type cpuFlags struct {
+	isa     string
+	threads int
+}
+
+// add adds --isa and --threads. Only here is the environment asked for an
+// instruction set; package kernels never looks.
+func (o *cpuFlags) add(f *pflag.FlagSet, s Streams) {
+	f.StringVar(&o.isa, "isa", s.Getenv("KVQ_ISA"), "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
+	f.IntVar(&o.threads, "threads", runtime.GOMAXPROCS(0), "number of `THREADS`")
+}
+
+// use checks the flags and switches to the instruction set.
+func (o *cpuFlags) use() error {
+	if o.threads < 1 {
+		return usagef("--threads %d: want at least 1", o.threads)
+	}
+	isa := kernels.ISA(strings.ToLower(o.isa))
+	if isa == "" {
+		isa = kernels.Available()[0]
+	}
+	if err := kernels.Use(isa); err != nil {
+		return usagef("--isa: %w", err)
+	}
+	return nil
+}
+
+func isaNames() string {
+	var names []string
+	for _, isa := range kernels.Available() {
+		names = append(names, string(isa))
+	}
+	return strings.Join(names, ", ")
+}

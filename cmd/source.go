@@ -1,0 +1,315 @@
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"kvq/dumps"
+	"kvq/eval"
+)
+
+// sourceOptions say which tensors to read, and how.
+type sourceOptions struct {
+	dumps   []string // files, directories, patterns
+	k, v, q string   // or three files
+	layers  []string // numbers and ranges; none for all
+	layout  string
+	dtype   string
+	read    dumps.Options
+
+	scale, softcap float64
+	window         int
+	causal         bool
+}
+
+// addSourceFlags adds the flags that name tensors.
+func addSourceFlags(f *pflag.FlagSet, o *sourceOptions) {
+	f.StringArrayVar(&o.dumps, "dump", nil, "layer dump: a `PATH` of a file, a directory or a pattern; repeatable")
+	f.StringVar(&o.k, "k", "", "keys `FILE`, with --v")
+	f.StringVar(&o.v, "v", "", "values `FILE`, with --k")
+	f.StringVar(&o.q, "q", "", "queries `FILE`, with --k and --v")
+	f.StringSliceVar(&o.layers, "layer", nil, "only these layers: `N`, N-M or a list of them")
+	f.StringVar(&o.layout, "layout", "", "order of the axes: hsd (heads, tokens, dim) or shd; default hsd")
+	f.StringVar(&o.dtype, "dtype", "", "type of elements whose file does not say: bf16, f16, e4m3, e5m2")
+	f.StringVar(&o.read.NameK, "name-k", "", "tensor `NAME` of the keys, {layer} standing for the layer's number")
+	f.StringVar(&o.read.NameV, "name-v", "", "tensor `NAME` of the values")
+	f.StringVar(&o.read.NameQ, "name-q", "", "tensor `NAME` of the queries")
+	f.BoolVar(&o.read.AllowNonfinite, "allow-nonfinite", false, "drop tokens that hold NaN or infinity instead of failing")
+	f.Float64Var(&o.scale, "scale", 0, "attention scale; default: the dump's, else 1/sqrt(head_dim)")
+	f.IntVar(&o.window, "window", 0, "sliding window in `TOKENS`, 0 for none; default: the dump's")
+	f.Float64Var(&o.softcap, "softcap", 0, "logit softcap, 0 for none; default: the dump's")
+	f.BoolVar(&o.causal, "causal", true, "a query sees no later token; default: the dump's")
+}
+
+// settle turns the flags that were given into read options.
+func (o *sourceOptions) settle(f *pflag.FlagSet) error {
+	o.read.Layout = dumps.Layout(strings.ToLower(o.layout))
+	if o.dtype != "" {
+		d, err := dumps.ParseDType(o.dtype)
+		if err != nil {
+			return err
+		}
+		o.read.DType = d
+	}
+	if f.Changed("scale") {
+		o.read.Scale = &o.scale
+	}
+	if f.Changed("softcap") {
+		o.read.Softcap = &o.softcap
+	}
+	if f.Changed("window") {
+		o.read.Window = &o.window
+	}
+	if f.Changed("causal") {
+		o.read.Causal = &o.causal
+	}
+	switch {
+	case len(o.dumps) == 0 && o.k == "" && o.v == "" && o.q == "":
+		return withHint(usagef("no dump was named"), "--dump FILE, or --k FILE --v FILE; 'kvq synth' makes one to try")
+	case len(o.dumps) > 0 && (o.k != "" || o.v != "" || o.q != ""):
+		return usagef("--dump and --k, --v, --q exclude each other")
+	case len(o.dumps) == 0 && (o.k == "" || o.v == ""):
+		return usagef("keys and values go together: --k FILE --v FILE")
+	}
+	return nil
+}
+
+// source is the layers that a run reads, of files that stay open.
+type source struct {
+	layers   []*eval.Layer
+	warnings []string
+	files    []*dumps.File
+}
+
+func (s *source) close() {
+	for _, f := range s.files {
+		f.Close() // read-only: nothing can be lost
+	}
+}
+
+// openSource opens the named dumps and picks the layers asked for.
+func openSource(o sourceOptions) (_ *source, err error) {
+	s := &source{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	wanted, err := parseLayers(o.layers)
+	if err != nil {
+		return nil, err
+	}
+	if len(o.dumps) == 0 {
+		f, err := dumps.OpenParts(o.k, o.v, o.q, o.read)
+		if err != nil {
+			return nil, err
+		}
+		s.files = append(s.files, f)
+	}
+	paths, err := expand(o.dumps)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		f, err := dumps.Open(path, o.read)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			return nil, fmt.Errorf("--dump %s: %w", path, unwrapPath(err))
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.files = append(s.files, f)
+	}
+	var have []string
+	names := map[string]int{}
+	for _, f := range s.files {
+		s.warnings = append(s.warnings, f.Warnings...)
+		for _, l := range f.Layers {
+			have = append(have, fmt.Sprint(l.Number))
+			if !wanted.include(l.Number) {
+				continue
+			}
+			layer, err := newLayer(l)
+			if err != nil {
+				return nil, err
+			}
+			names[fmt.Sprint(layer.Dump, layer.Number)]++
+			s.layers = append(s.layers, layer)
+		}
+	}
+	if missing := wanted.unused(); missing != "" {
+		return nil, usagef("--layer %s: the dump holds %s", missing, some(have))
+	}
+	// Files of the same name in different folders are told apart by their path.
+	for _, l := range s.layers {
+		if names[fmt.Sprint(l.Dump, l.Number)] > 1 {
+			l.Dump = l.Path
+		}
+	}
+	return s, nil
+}
+
+// some lists a few of many.
+func some(names []string) string {
+	const most = 12
+	names = slices.Compact(names)
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return "layer " + strings.Join(names, ", ")
+}
+
+// expand resolves patterns, which shells on some systems leave alone. A
+// pattern's matches that are no dumps of their own are passed over.
+func expand(paths []string) ([]string, error) {
+	var all []string
+	for _, path := range paths {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) || !strings.ContainsAny(path, "*?[") {
+			all = append(all, path)
+			continue
+		}
+		matches, err := filepath.Glob(path)
+		if err != nil {
+			return nil, usagef("--dump %s: %w", path, err)
+		}
+		n := len(all)
+		for _, m := range matches {
+			if isDump(m) {
+				all = append(all, m)
+			}
+		}
+		if len(all) == n {
+			return nil, fmt.Errorf("--dump %s: nothing matches", path)
+		}
+	}
+	return all, nil
+}
+
+// isDump reports whether a file's name is that of a dump, and not of queries
+// or facts that lie beside one.
+func isDump(path string) bool {
+	name := strings.ToLower(filepath.Base(path))
+	if strings.HasSuffix(name, ".q.npy") {
+		return false
+	}
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir() || slices.Contains([]string{".npy", ".npz", ".safetensors"}, filepath.Ext(name))
+}
+
+// layerSet is what --layer asks for; empty means every layer.
+type layerSet []layerRange
+
+type layerRange struct {
+	text     string
+	from, to int
+	used     bool
+}
+
+func parseLayers(list []string) (layerSet, error) {
+	var set layerSet
+	for _, text := range list {
+		r := layerRange{text: text}
+		_, err := fmt.Sscanf(text+"\n", "%d-%d\n", &r.from, &r.to)
+		if err != nil {
+			_, err = fmt.Sscanf(text+"\n", "%d\n", &r.from)
+			r.to = r.from
+		}
+		if err != nil || r.from < 0 || r.to < r.from {
+			return nil, usagef("--layer %q: want a number or a range such as 0-7", text)
+		}
+		set = append(set, r)
+	}
+	return set, nil
+}
+
+func (s layerSet) include(n int) bool {
+	in := len(s) == 0
+	for i := range s {
+		if s[i].from <= n && n <= s[i].to {
+			s[i].used, in = true, true
+		}
+	}
+	return in
+}
+
+func (s layerSet) unused() string {
+	for _, r := range s {
+		if !r.used {
+			return r.text
+		}
+	}
+	return ""
+}
+
+// newLayer presents a dumped layer to eval.
+func newLayer(l *dumps.Layer) (*eval.Layer, error) {
+	f := l.Facts
+	e := &eval.Layer{
+		Dump: l.Name, Path: l.Path, Number: l.Number, DType: string(l.DType),
+		Tokens: l.Tokens, KVHeads: l.KVHeads, QueryHeads: l.QueryHeads,
+		DimK: l.HeadDimK, DimV: l.HeadDimV,
+		QueryRows: l.Queries, QueryPositions: l.QPositions,
+		Facts: eval.Facts{
+			Scale: f.Scale, Causal: f.Causal, Window: f.Window, Chunk: f.Chunk,
+			Softcap: f.Softcap, Sinks: f.Sinks, FirstPosition: f.FirstPosition,
+		},
+		Assumed: f.Assumed,
+	}
+	if e.QueryHeads == 0 {
+		e.QueryHeads = max(l.KVHeads, len(f.Sinks))
+	}
+	if f.RoPE != nil {
+		e.Facts.Rope = &eval.Rope{
+			Applied: f.RoPEApplied == nil || *f.RoPEApplied,
+			Theta:   f.RoPE.Theta, Style: f.RoPE.Style, Dims: f.RoPE.Dims,
+		}
+	}
+	parts := map[eval.Tensor]dumps.Part{eval.Keys: dumps.K, eval.Values: dumps.V, eval.Queries: dumps.Q}
+	e.Read = func(dst []float32, tensor eval.Tensor, head int) error {
+		if tensor == eval.Output {
+			return readProjection(dst, l, head)
+		}
+		return l.ReadHead(dst, parts[tensor], head)
+	}
+	if o := l.Tensor(dumps.O); o != nil && l.Tensor(dumps.OWeight) != nil && l.Queries > 0 {
+		if o.Dim != l.QueryHeads*l.HeadDimV {
+			return nil, fmt.Errorf("%s: layer %d: o is [%d, %d], want %d columns: one per query head and value channel", l.Path, l.Number, o.Rows, o.Dim, l.QueryHeads*l.HeadDimV)
+		}
+		weights := make([]float32, l.Rows(dumps.OWeight))
+		if err := l.ReadHead(weights, dumps.OWeight, 0); err != nil {
+			return nil, err
+		}
+		e.ModelDim = o.Rows
+		e.OutputWeight = make([]float64, len(weights))
+		for i, w := range weights {
+			e.OutputWeight[i] = float64(w)
+		}
+	}
+	return e, nil
+}
+
+// readProjection reads the columns of the output projection that one query
+// head's output meets, a few rows at a time: the whole can be large.
+func readProjection(dst []float32, l *dumps.Layer, head int) error {
+	o := l.Tensor(dumps.O)
+	width := l.HeadDimV
+	const rows = 64
+	block := make([]float32, min(rows, o.Rows)*o.Dim)
+	for from := 0; from < o.Rows; from += rows {
+		n := min(rows, o.Rows-from)
+		if err := l.ReadRows(block[:n*o.Dim], dumps.O, 0, from, from+n); err != nil {
+			return err
+		}
+		for i := range n {
+			copy(dst[(from+i)*width:][:width], block[i*o.Dim+head*width:])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,327 @@
+package dumps
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+)
+
+// Layout is the order of a tensor's axes.
+type Layout string
+
+const (
+	HSD Layout = "hsd" // [heads, tokens, dim]
+	SHD Layout = "shd" // [tokens, heads, dim]
+)
+
+// ParseLayout reads a layout as typed after --layout.
+func ParseLayout(s string) (Layout, error) {
+	switch l := Layout(s); l {
+	case HSD, SHD:
+		return l, nil
+	}
+	return "", &OptionError{"layout", fmt.Sprintf("%s is no layout: want hsd or shd", quote(s))}
+}
+
+// Layer is the dump of one attention layer: K and V, perhaps Q and the output
+// projection. Its methods are safe for concurrent use.
+type Layer struct {
+	Path   string // the file that holds K
+	Name   string // the file's base name: how reports call the dump
+	Number int
+
+	KVHeads, QueryHeads  int // QueryHeads is 0 without Q
+	Tokens               int // cached tokens, those dropped left out
+	Queries              int // rows of Q, 0 without Q
+	HeadDimK, HeadDimV   int
+	DType                DType // of K; see Tensor for the others
+	Facts                Facts
+	QPositions           []int // token at which each row of Q stands; nil without Q
+	DroppedTokens        int   // tokens left out because of NaN or infinity
+	tensors              [parts]*Tensor
+	positions            *array
+	keptTokens, keptRows []int // rows that remain, or nil for all
+}
+
+// Tensor describes one tensor of a layer as its file stores it.
+type Tensor struct {
+	Name      string // in the file; empty where the file holds just one array
+	Path      string
+	DType     DType
+	Shape     []int // as in the file
+	Layout    Layout
+	Heads     int // 1 for O and OWeight
+	Rows      int // tokens of K and V, query rows of Q, as stored
+	Dim       int
+	Fortran   bool
+	BigEndian bool
+	Deflated  bool
+	Bytes     int64 // of the data, uncompressed
+
+	blob    *blob
+	offset  int64
+	strides [3]int // of head, row and channel, in elements
+}
+
+// Tensor returns the description of one tensor, or nil if the layer lacks it.
+func (l *Layer) Tensor(p Part) *Tensor {
+	if p < 0 || p >= positions {
+		return nil
+	}
+	return l.tensors[p]
+}
+
+// Rows returns the number of rows that ReadHead delivers for a part: Tokens,
+// Queries, or what O and OWeight hold.
+func (l *Layer) Rows(p Part) int {
+	t := l.Tensor(p)
+	switch {
+	case t == nil:
+		return 0
+	case p == K || p == V:
+		return l.Tokens
+	case p == Q || p == OWeight:
+		return l.Queries
+	}
+	return t.Rows
+}
+
+// ReadHead converts one head of a tensor to float32, row by row: dst becomes
+// [Rows(p), Dim]. Every type converts exactly, but f64 rounds to nearest even.
+// O and OWeight have the single head 0. The error of a NaN or an infinity
+// names head, token and channel. It panics if dst has another length or the
+// tensor or head does not exist.
+func (l *Layer) ReadHead(dst []float32, p Part, head int) error {
+	return l.ReadRows(dst, p, head, 0, l.Rows(p))
+}
+
+// ReadRows is ReadHead for the rows from ≤ i < to only.
+func (l *Layer) ReadRows(dst []float32, p Part, head, from, to int) error {
+	t := l.Tensor(p)
+	if t == nil || head < 0 || head >= t.Heads || from < 0 || from > to || to > l.Rows(p) || len(dst) != (to-from)*t.Dim {
+		panic("dumps: no such rows, or dst of another length")
+	}
+	var kept []int
+	switch p {
+	case K, V:
+		kept = l.keptTokens
+	case Q, OWeight:
+		kept = l.keptRows
+	}
+	if kept == nil {
+		return t.read(dst, p, head, from, to)
+	}
+	// Runs of rows that remained neighbours are read together.
+	for kept = kept[from:to]; len(kept) > 0; {
+		n := 1
+		for n < len(kept) && kept[n] == kept[0]+n {
+			n++
+		}
+		if err := t.read(dst[:n*t.Dim], p, head, kept[0], kept[0]+n); err != nil {
+			return err
+		}
+		dst, kept = dst[n*t.Dim:], kept[n:]
+	}
+	return nil
+}
+
+// read converts stored rows and refuses what is not finite.
+func (t *Tensor) read(dst []float32, p Part, head, from, to int) error {
+	if err := t.convert(dst, head, from, to); err != nil {
+		return err
+	}
+	if i := indexNonFinite(dst); i >= 0 {
+		return t.nonFinite(p, head, from+i/t.Dim, i%t.Dim, dst[i])
+	}
+	return nil
+}
+
+func (t *Tensor) nonFinite(p Part, head, row, channel int, v float32) error {
+	what := "infinite"
+	switch {
+	case math.IsNaN(float64(v)):
+		what = "NaN"
+	case t.DType == F64:
+		what = "infinite, or too large for float32"
+	}
+	rowName := "token"
+	if p != K && p != V {
+		rowName = "row"
+	}
+	offset := int64(-1)
+	if !t.Deflated {
+		offset = t.offset + int64(head*t.strides[0]+row*t.strides[1]+channel*t.strides[2])*int64(t.DType.Size())
+	}
+	e := formatErrorf(t.Path, offset, "%s head %d, %s %d, channel %d is %s", p, head, rowName, row, channel, what)
+	if p == K || p == V || p == Q {
+		e.Hint = "--allow-nonfinite drops such tokens"
+	}
+	return e
+}
+
+// released is how many bytes may be touched before their pages are given back.
+const released = 4 << 20
+
+// convert converts stored rows, whatever their values.
+func (t *Tensor) convert(dst []float32, head, from, to int) error {
+	data, err := t.blob.bytes()
+	if err != nil {
+		return err
+	}
+	return t.blob.guard(func() error {
+		size := t.DType.Size()
+		data := data[t.offset+int64(head*t.strides[0]*size):]
+		if t.strides[2] == 1 && !t.BigEndian {
+			t.convertRows(dst, data, from, to)
+		} else {
+			t.gather(dst, data, from, to)
+		}
+		return nil
+	})
+}
+
+// convertRows converts rows whose channels are neighbours. data begins at the head.
+func (t *Tensor) convertRows(dst []float32, data []byte, from, to int) {
+	decode, size := t.DType.decoder(), t.DType.Size()
+	step, row := t.strides[1]*size, t.Dim*size
+	batch := max(1, released/step)
+	for from < to {
+		n := min(batch, to-from)
+		begin, end := from*step, (from+n-1)*step+row
+		if step == row {
+			decode(dst[:n*t.Dim], data[begin:end])
+		} else {
+			for i := range n {
+				decode(dst[i*t.Dim:(i+1)*t.Dim], data[begin+i*step:begin+i*step+row])
+			}
+		}
+		t.release(data, begin, end)
+		dst, from = dst[n*t.Dim:], from+n
+	}
+}
+
+// release gives back the pages of data[begin:end], where data is a tail of
+// the mapping.
+func (t *Tensor) release(data []byte, begin, end int) {
+	whole, _ := t.blob.bytes()
+	base := len(whole) - len(data)
+	release(whole, base+begin, base+end)
+}
+
+// gatherScratch is what gather needs: a column of a block, raw and converted.
+type gatherScratch struct {
+	raw    [gatherRows * 8]byte
+	values [gatherRows]float32
+}
+
+const gatherRows = 256
+
+var gatherPool = sync.Pool{New: func() any { return new(gatherScratch) }}
+
+// gather converts elements of any stride and byte order, in blocks of rows so
+// that the part of dst being written stays in the cache.
+func (t *Tensor) gather(dst []float32, data []byte, from, to int) {
+	s := gatherPool.Get().(*gatherScratch)
+	defer gatherPool.Put(s)
+	decode, size := t.DType.decoder(), t.DType.Size()
+	rowStep, channelStep := t.strides[1]*size, t.strides[2]*size
+	begin, touched := from, 0
+	for from < to {
+		n := min(gatherRows, to-from)
+		for c := range t.Dim {
+			at := from*rowStep + c*channelStep
+			for i := range n {
+				copy(s.raw[i*size:(i+1)*size], data[at:at+size])
+				at += rowStep
+			}
+			if t.BigEndian {
+				swapBytes(s.raw[:n*size], size)
+			}
+			decode(s.values[:n], s.raw[:n*size])
+			for i, v := range s.values[:n] {
+				dst[i*t.Dim+c] = v
+			}
+		}
+		dst, from = dst[n*t.Dim:], from+n
+		// Neighbouring pages come along with every page that is touched.
+		if touched += 16 * n * t.Dim * size; touched >= released || from == to {
+			t.release(data, begin*rowStep, (from-1)*rowStep+(t.Dim-1)*channelStep+size)
+			touched = 0
+		}
+	}
+}
+
+// swapBytes reverses the bytes of every element.
+func swapBytes(b []byte, size int) {
+	if size == 1 {
+		return
+	}
+	for ; len(b) >= size; b = b[size:] {
+		slices.Reverse(b[:size])
+	}
+}
+
+// newTensor interprets an array as [heads, rows, dim] in the given layout,
+// with an optional leading batch of 1.
+func newTensor(a *array, p Part, layout Layout, option DType) (t *Tensor, usedOption bool, err error) {
+	return newTensorAt(a, p, layout, option, a.shape, a.strides(), 0)
+}
+
+// newTensorAt is newTensor for a part of the array: the axes of shape and
+// strides, beginning at element first.
+func newTensorAt(a *array, p Part, layout Layout, option DType, shape, strides []int, first int) (*Tensor, bool, error) {
+	d, used := a.elem.float(option)
+	if d == "" {
+		e := a.errorf("has type %s, want f16, bf16, f32, f64, e4m3 or e5m2", quote(a.elem.name))
+		if (a.elem.kind == kindRaw || a.elem.kind == kindUint) && a.elem.size <= 2 && a.elem.size > 0 {
+			e.Msg = fmt.Sprintf("%s has type %s, which does not say how its bits are to be read", a.label(), quote(a.elem.name))
+			e.Hint = map[int]string{1: "add --dtype e4m3 or --dtype e5m2", 2: "if it is bfloat16, add --dtype bf16"}[a.elem.size]
+		}
+		return nil, false, e
+	}
+	for len(shape) > axes(p) && shape[0] == 1 {
+		shape, strides = shape[1:], strides[1:]
+	}
+	if len(shape) != axes(p) {
+		e := a.errorf("has shape %s, want %d dimensions for %s", shapeString(a.shape), axes(p), p)
+		if len(shape) == axes(p)+1 && p <= Q {
+			e = a.errorf("has shape %s: a batch of %d, and kvq reads one sequence at a time", shapeString(a.shape), shape[0])
+		}
+		return nil, false, e
+	}
+	for _, n := range shape {
+		if n == 0 {
+			return nil, false, a.errorf("has shape %s: nothing in it", shapeString(a.shape))
+		}
+	}
+	t := &Tensor{Name: a.name, Path: a.path, DType: d, Shape: a.shape, Layout: layout, Heads: 1,
+		Fortran: a.fortran, BigEndian: a.elem.big && d.Size() > 1, Deflated: a.deflate,
+		Bytes: a.bytes, blob: a.blob, offset: a.offset + int64(first*d.Size())}
+	switch {
+	case p == OWeight:
+		t.Rows, t.Dim = shape[0], 1
+		t.strides = [3]int{0, strides[0], 1}
+	case p == O:
+		t.Rows, t.Dim = shape[0], shape[1]
+		t.strides = [3]int{0, strides[0], strides[1]}
+	case layout == SHD:
+		t.Rows, t.Heads, t.Dim = shape[0], shape[1], shape[2]
+		t.strides = [3]int{strides[1], strides[0], strides[2]}
+	default:
+		t.Heads, t.Rows, t.Dim = shape[0], shape[1], shape[2]
+		t.strides = [3]int(strides)
+	}
+	return t, used, nil
+}
+
+// axes returns the number of dimensions a part has.
+func axes(p Part) int {
+	switch p {
+	case O:
+		return 2
+	case OWeight:
+		return 1
+	}
+	return 3
+}

@@ -1,0 +1,694 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"runtime"
+)
+
+// Encoded is one side of one KV head, unpacked: what an encoder has before it
+// packs. Rows are tokens.
+type Encoded struct {
+	// Fields holds tokens·dim codes, one a byte: CodecInt (unsigned fields),
+	// CodecE4M3 and CodecE5M2 (their bytes).
+	Fields []uint8
+	// Values holds tokens·dim values for CodecF32, CodecF16 and CodecBF16, each
+	// of them representable in its type.
+	Values []float32
+	// Scales holds one scale per sharing unit: [1], [tokens][groups],
+	// [dim] or [groups of tokens][dim].
+	Scales []float32
+	// Offsets has the length of Scales: offsets of ZeroAsym, biases (integers in
+	// units of a field) of ZeroPoint; nil for ZeroSym and the floating codecs.
+	Offsets []float32
+}
+
+// side is one side of a paged cache.
+type side struct {
+	format Format
+	dim    int
+	key    bool
+	layout layout
+	rowLen int // storeRows: bytes of a packed row
+
+	// A page's metadata: n scales, then n offsets, each in the stored type. It
+	// stands in the first of every run of `every` pages.
+	n, every    int
+	offsetsAt   int
+	metaBytes   int
+	codesAt     int // within the page
+	metaAt      int // within the page
+	codesFirst  int // within the first page of a run
+	whole       bool
+	offsetBytes int // bytes of one stored offset: 0, 1, 2 or 4
+}
+
+// head is what a KV head has outside its pages.
+type head struct {
+	// Scales and offsets that the whole head or a whole column shares, padded to
+	// the lanes; empty where they stand in the pages.
+	kScale, vScale   []float32
+	kOffset, vOffset []float32
+	pages            []byte
+	tailK, tailV     []byte // float32 tiles of the tokens behind the last page
+	tail             int    // tokens in the tail
+}
+
+// A Cache is one layer's K and V in the paged form that decode attention reads:
+// 64 tokens of one KV head a page, each page [K metadata | V metadata | K codes |
+// V codes], pages of a head one after another. Tokens behind the last whole page
+// stay in float32. It is filled by one goroutine; any number of Decoders may read it.
+type Cache struct {
+	shape      CacheShape
+	k, v       side
+	period     int   // pages after which the page layout repeats
+	pageAt     []int // offset of each page of a period
+	periodSize int
+	heads      []head
+	tokens     int
+	memory     []byte
+	free       func()
+}
+
+// NewCache makes an empty cache outside the Go heap. Close gives the memory back.
+func NewCache(shape CacheShape, k, v Format) (*Cache, error) {
+	if err := shape.check(); err != nil {
+		return nil, err
+	}
+	for _, f := range []Format{k, v} {
+		if err := f.check(); err != nil {
+			return nil, err
+		}
+	}
+	c := &Cache{shape: shape, k: newSide(k, true, shape.DimK), v: newSide(v, false, shape.DimV)}
+	c.arrangePages()
+	pages := shape.Tokens / pageTokens
+	perHead := (pages/c.period)*c.periodSize + c.pageAt[pages%c.period]
+	perHead = roundUp(perHead, lineBytes)
+	tailK, tailV := c.tailLayouts()
+	tailBytes := tailK.codeBytes + tailV.codeBytes
+	memory, free, err := mapMemory(shape.Heads * (perHead + tailBytes))
+	if err != nil {
+		return nil, err
+	}
+	c.memory, c.free = memory, free
+	runtime.SetFinalizer(c, (*Cache).Close)
+	c.heads = make([]head, shape.Heads)
+	tails := memory[shape.Heads*perHead:]
+	for i := range c.heads {
+		h := &c.heads[i]
+		h.pages = memory[i*perHead : (i+1)*perHead : (i+1)*perHead]
+		t := tails[i*tailBytes : (i+1)*tailBytes : (i+1)*tailBytes]
+		h.tailK, h.tailV = t[:tailK.codeBytes:tailK.codeBytes], t[tailK.codeBytes:]
+	}
+	return c, nil
+}
+
+// Close gives the cache's memory back; nothing may use the cache afterwards.
+func (c *Cache) Close() {
+	if c.free != nil {
+		runtime.SetFinalizer(c, nil)
+		c.free()
+		c.free, c.memory, c.heads = nil, nil, nil
+	}
+}
+
+// tailLayouts returns how float32 tokens lie, in the tail and in scratch.
+func (c *Cache) tailLayouts() (k, v layout) {
+	f := Format{Codec: CodecF32}
+	return newLayout(f, storeF32, true, c.shape.DimK), newLayout(f, storeF32, false, c.shape.DimV)
+}
+
+func newSide(f Format, key bool, dim int) side {
+	s := side{format: f, dim: dim, key: key, every: 1}
+	store := f.tiled(key)
+	s.layout = newLayout(f, store, key, dim)
+	if store == storeRows {
+		s.rowLen = (dim*f.elementBits() + 7) / 8
+		s.layout.codeBytes = roundUp(s.rowLen*pageTokens, lineBytes)
+	}
+	if !f.scaled() {
+		return s
+	}
+	padded := roundUp(dim, laneWidth)
+	switch {
+	case f.Share == ShareToken:
+		s.n = f.groups(dim) * pageTokens
+	case f.Share == ShareChannel && f.Group > 0 && store == storeRows:
+		s.n = ((pageTokens-2)/f.Group + 2) * padded
+	case f.Share == ShareChannel && f.Group > 0:
+		s.n = max(1, pageTokens/f.Group) * padded
+		s.every = max(1, f.Group/pageTokens)
+	default:
+		s.whole = true
+	}
+	if s.n > 0 {
+		s.offsetsAt = roundUp(s.n*s.metaSize(), lineBytes)
+		s.metaBytes = s.offsetsAt
+		switch {
+		case f.Codec != CodecInt || f.Zero == ZeroSym:
+		case f.Zero == ZeroPoint:
+			s.offsetBytes = 1
+		default:
+			s.offsetBytes = s.metaSize()
+		}
+		s.metaBytes += roundUp(s.n*s.offsetBytes, lineBytes)
+	}
+	return s
+}
+
+func (f Format) elementBits() int {
+	switch f.Codec {
+	case CodecF32:
+		return 32
+	case CodecF16, CodecBF16:
+		return 16
+	case CodecE4M3, CodecE5M2:
+		return 8
+	}
+	return f.Bits
+}
+
+// metaSize returns the bytes of a stored scale.
+func (s *side) metaSize() int {
+	if s.format.Meta == MetaF16 {
+		return 2
+	}
+	return 4
+}
+
+// arrangePages lays out the pages of one period. Metadata that several pages
+// share stands in the first of them.
+func (c *Cache) arrangePages() {
+	c.period = max(c.k.every, c.v.every)
+	for c.period%c.k.every != 0 || c.period%c.v.every != 0 {
+		c.period++
+	}
+	at := 0
+	for i := range c.period {
+		c.pageAt = append(c.pageAt, at)
+		at += c.metaBytes(i, &c.k) + c.metaBytes(i, &c.v) + c.k.layout.codeBytes + c.v.layout.codeBytes
+	}
+	c.periodSize = at
+}
+
+// metaBytes returns how much metadata of side s stands in page i.
+func (c *Cache) metaBytes(i int, s *side) int {
+	if i%s.every == 0 {
+		return s.metaBytes
+	}
+	return 0
+}
+
+// page returns the four parts of page i of a head; metadata is empty where an
+// earlier page holds it.
+func (c *Cache) page(h *head, i int) (kMeta, vMeta, kCodes, vCodes []byte) {
+	at := (i/c.period)*c.periodSize + c.pageAt[i%c.period]
+	nk, nv := c.metaBytes(i, &c.k), c.metaBytes(i, &c.v)
+	b := h.pages[at:]
+	kMeta, b = b[:nk:nk], b[nk:]
+	vMeta, b = b[:nv:nv], b[nv:]
+	nk, nv = c.k.layout.codeBytes, c.v.layout.codeBytes
+	return kMeta, vMeta, b[:nk:nk], b[nk : nk+nv : nk+nv]
+}
+
+// Tokens returns how many tokens the cache holds.
+func (c *Cache) Tokens() int { return c.tokens }
+
+// Shape returns the geometry the cache was made for.
+func (c *Cache) Shape() CacheShape { return c.shape }
+
+// Bytes returns what one decode step over the whole cache reads: pages with
+// their metadata, whole-column scales, and the float32 tail.
+func (c *Cache) Bytes() int64 {
+	pages := c.tokens / pageTokens
+	perHead := (pages/c.period)*c.periodSize + c.pageAt[pages%c.period]
+	perHead += (c.tokens % pageTokens) * 4 * (c.shape.DimK + c.shape.DimV)
+	for _, s := range []*side{&c.k, &c.v} {
+		if s.whole {
+			perHead += s.format.scales(c.tokens, s.dim) * s.metaSize()
+			if s.format.Codec == CodecInt && s.format.Zero != ZeroSym {
+				perHead += s.format.scales(c.tokens, s.dim) * s.metaSize()
+			}
+		}
+	}
+	return int64(perHead) * int64(c.shape.Heads)
+}
+
+// Fused says whether both sides are read by a fused kernel; otherwise pages are
+// unpacked by portable code first.
+func (c *Cache) Fused() bool {
+	return c.k.layout.store != storeRows && c.v.layout.store != storeRows
+}
+
+// Fill stores the first `tokens` tokens of one KV head, replacing what it held.
+// Every head must be filled with the same number of tokens.
+func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
+	if headIndex < 0 || headIndex >= len(c.heads) || tokens < 0 || tokens > c.shape.Tokens {
+		return fmt.Errorf("fill head %d with %d tokens: the cache has %d heads of %d tokens", headIndex, tokens, len(c.heads), c.shape.Tokens)
+	}
+	if err := c.k.check(tokens, k); err != nil {
+		return fmt.Errorf("K of head %d: %w", headIndex, err)
+	}
+	if err := c.v.check(tokens, v); err != nil {
+		return fmt.Errorf("V of head %d: %w", headIndex, err)
+	}
+	h := &c.heads[headIndex]
+	h.kScale, h.kOffset = c.k.wholeMeta(k)
+	h.vScale, h.vOffset = c.v.wholeMeta(v)
+	for i := range tokens / pageTokens {
+		kMeta, vMeta, kCodes, vCodes := c.page(h, i)
+		c.k.store(kMeta, kCodes, i, tokens, k)
+		c.v.store(vMeta, vCodes, i, tokens, v)
+	}
+	first := tokens - tokens%pageTokens
+	h.tail = tokens - first
+	clear(h.tailK)
+	clear(h.tailV)
+	row := make([]float32, max(c.shape.DimK, c.shape.DimV))
+	for t := range h.tail {
+		c.k.decodeRow(row, first+t, k)
+		c.storeTail(h.tailK, true, t, row[:c.shape.DimK])
+		c.v.decodeRow(row, first+t, v)
+		c.storeTail(h.tailV, false, t, row[:c.shape.DimV])
+	}
+	c.tokens = tokens
+	return nil
+}
+
+// check holds the lengths of e against the format.
+func (s *side) check(tokens int, e Encoded) error {
+	n := tokens * s.dim
+	codes := len(e.Fields)
+	if s.format.Codec <= CodecBF16 {
+		codes = len(e.Values)
+	}
+	scales := s.format.scales(tokens, s.dim)
+	offsets := 0
+	if s.format.Codec == CodecInt && s.format.Zero != ZeroSym {
+		offsets = scales
+	}
+	if codes != n || len(e.Scales) != scales || len(e.Offsets) != offsets {
+		return fmt.Errorf("%d codes, %d scales, %d offsets: want %d, %d, %d", codes, len(e.Scales), len(e.Offsets), n, scales, offsets)
+	}
+	return nil
+}
+
+// wholeMeta returns the scales and offsets that stand outside the pages, offsets
+// as decode wants them (see centred).
+func (s *side) wholeMeta(e Encoded) (scale, offset []float32) {
+	if !s.whole {
+		return nil, nil
+	}
+	scale = make([]float32, roundUp(len(e.Scales), laneWidth))
+	offset = make([]float32, len(scale))
+	copy(scale, e.Scales)
+	for i := range e.Scales {
+		switch {
+		case s.format.Codec != CodecInt:
+		case s.format.Zero == ZeroSym:
+			offset[i] = float32(s.format.centre())
+		default:
+			offset[i] = e.Offsets[i]
+		}
+	}
+	return scale, offset
+}
+
+// unit returns which scale the element (token, channel) has.
+func (s *side) unit(token, channel int) int {
+	f := s.format
+	switch f.Share {
+	case ShareToken:
+		groups := f.groups(s.dim)
+		if groups == 1 {
+			return token
+		}
+		return token*groups + channel/f.Group
+	case ShareChannel:
+		if f.Group == 0 {
+			return channel
+		}
+		return token/f.Group*s.dim + channel
+	}
+	return 0
+}
+
+// decodeRow writes the decoded values of one token.
+func (s *side) decodeRow(dst []float32, token int, e Encoded) {
+	for c := range s.dim {
+		i := token*s.dim + c
+		if s.format.Codec <= CodecBF16 {
+			dst[c] = e.Values[i]
+			continue
+		}
+		u := s.unit(token, c)
+		var offset float32
+		if len(e.Offsets) > 0 {
+			offset = e.Offsets[u]
+		}
+		dst[c] = s.format.value(e.Fields[i], e.Scales[u], offset)
+	}
+}
+
+// value decodes one field.
+func (f Format) value(field uint8, scale, offset float32) float32 {
+	switch {
+	case f.Codec == CodecE4M3:
+		return scale * widenE4M3(field)
+	case f.Codec == CodecE5M2:
+		return scale * widenHalf(uint16(field)<<8)
+	case f.Zero == ZeroAsym:
+		return float32(scale*float32(field)) + offset
+	case f.Zero == ZeroPoint:
+		return scale * (float32(field) - offset)
+	}
+	return scale * float32(int32(field)-f.centre())
+}
+
+// widenE4M3 converts one OCP FP8 E4M3 value, exactly.
+func widenE4M3(b uint8) float32 {
+	sign, exponent, fraction := uint32(b>>7)<<31, uint32(b>>3&15), uint32(b&7)
+	switch {
+	case exponent == 0:
+		return math.Float32frombits(math.Float32bits(float32(fraction)/512) | sign)
+	case exponent == 15 && fraction == 7:
+		return float32(math.NaN())
+	}
+	return math.Float32frombits(sign | (exponent+120)<<23 | fraction<<20)
+}
+
+// store writes page i: its metadata, where it has its own, and its codes.
+func (s *side) store(meta, codes []byte, i, tokens int, e Encoded) {
+	first := i * pageTokens
+	if len(meta) > 0 {
+		clear(meta)
+		s.storeMeta(meta, i, tokens, e)
+	}
+	clear(codes)
+	switch s.layout.store {
+	case storeRows:
+		for t := range pageTokens {
+			s.storeRow(codes[t*s.rowLen:][:s.rowLen], first+t, e)
+		}
+	case storeF16:
+		s.layout.each(s.key, s.dim, func(at, token, channel int) {
+			v := e.Values[(first+token)*s.dim+channel]
+			binary.LittleEndian.PutUint16(codes[at:], halfBits(v))
+		})
+	case storeInt8:
+		s.layout.each(s.key, s.dim, func(at, token, channel int) {
+			codes[at] = e.Fields[(first+token)*s.dim+channel]
+		})
+	case storeInt4:
+		s.layout.each(s.key, s.dim, func(at, token, channel int) {
+			codes[at>>1] |= e.Fields[(first+token)*s.dim+channel] << (4 * (at & 1))
+		})
+	}
+}
+
+// each calls f with the place of every element of a page: its byte, or for int4
+// twice its byte plus 1 for the high half.
+func (l *layout) each(key bool, dim int, f func(at, token, channel int)) {
+	step := l.store.step()
+	for _, g := range l.segments {
+		for b := range g.blocks {
+			for s := range g.steps {
+				base := g.codes + (b*g.steps+s)*l.store.stepBytes(g.lanes)
+				for lane := range g.lanes {
+					for j := range step {
+						token, channel := g.first+s*step+j, g.lane+b*g.lanes+lane
+						if key {
+							token, channel = channel, token
+						}
+						if channel >= dim {
+							continue
+						}
+						at := base
+						switch l.store {
+						case storeF32:
+							at += 4 * lane
+						case storeF16:
+							at += 2 * lane
+						case storeInt8:
+							at += 4*lane + j
+						case storeInt4:
+							at = 2*(base+4*lane+j%4) + j/4
+						}
+						f(at, token, channel)
+					}
+				}
+			}
+		}
+	}
+}
+
+// storeRow packs one token's codes, least significant bit first.
+func (s *side) storeRow(row []byte, token int, e Encoded) {
+	at := token * s.dim
+	switch s.format.Codec {
+	case CodecF32:
+		for c, v := range e.Values[at : at+s.dim] {
+			binary.LittleEndian.PutUint32(row[4*c:], math.Float32bits(v))
+		}
+	case CodecBF16, CodecF16:
+		for c, v := range e.Values[at : at+s.dim] {
+			bits := uint16(math.Float32bits(v) >> 16)
+			if s.format.Codec == CodecF16 {
+				bits = halfBits(v)
+			}
+			binary.LittleEndian.PutUint16(row[2*c:], bits)
+		}
+	default:
+		bits := s.format.elementBits()
+		for c, field := range e.Fields[at : at+s.dim] {
+			wide := uint(field) << (c * bits % 8)
+			row[c*bits/8] |= byte(wide)
+			if wide>>8 != 0 {
+				row[c*bits/8+1] |= byte(wide >> 8)
+			}
+		}
+	}
+}
+
+// field reads one code of a packed row back.
+func (s *side) field(row []byte, channel int) uint8 {
+	bits := s.format.elementBits()
+	at := channel * bits
+	wide := uint(row[at/8])
+	if at%8+bits > 8 {
+		wide |= uint(row[at/8+1]) << 8
+	}
+	return uint8(wide >> (at % 8) & (1<<bits - 1))
+}
+
+// storeMeta writes the scales and offsets of page i.
+func (s *side) storeMeta(meta []byte, i, tokens int, e Encoded) {
+	put := func(slot, u int) {
+		s.putScale(meta, slot, e.Scales[u])
+		if s.offsetBytes > 0 {
+			s.putOffset(meta, slot, e.Offsets[u])
+		}
+	}
+	f, first := s.format, i*pageTokens
+	if f.Share == ShareToken {
+		groups := f.groups(s.dim)
+		for t := range pageTokens {
+			for g := range groups {
+				put(g*pageTokens+t, (first+t)*groups+g)
+			}
+		}
+		return
+	}
+	padded := roundUp(s.dim, laneWidth)
+	for set := range s.n / padded {
+		g := first/f.Group + set
+		if g*f.Group >= tokens {
+			break
+		}
+		for c := range s.dim {
+			put(set*padded+c, g*s.dim+c)
+		}
+	}
+}
+
+func (s *side) putScale(meta []byte, slot int, scale float32) {
+	if s.metaSize() == 2 {
+		binary.LittleEndian.PutUint16(meta[2*slot:], halfBits(scale))
+	} else {
+		binary.LittleEndian.PutUint32(meta[4*slot:], math.Float32bits(scale))
+	}
+}
+
+func (s *side) putOffset(meta []byte, slot int, offset float32) {
+	at := meta[s.offsetsAt:]
+	switch s.offsetBytes {
+	case 1:
+		at[slot] = uint8(offset)
+	case 2:
+		binary.LittleEndian.PutUint16(at[2*slot:], halfBits(offset))
+	case 4:
+		binary.LittleEndian.PutUint32(at[4*slot:], math.Float32bits(offset))
+	}
+}
+
+// halfBits rounds v to float16, ties to even; metadata and values arrive
+// representable, so this only narrows.
+func halfBits(v float32) uint16 {
+	b := math.Float32bits(v)
+	sign := uint16(b >> 16 & 0x8000)
+	b &= 0x7fffffff
+	switch {
+	case b >= 0x7f800000:
+		return sign | 0x7c00
+	case b < 113<<23: // denormal in float16: in units of 2^−24
+		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(b))*(1<<24)))
+	}
+	b += 0xfff + b>>13&1
+	return sign | uint16(min((b-112<<23)>>13, 0x7c00))
+}
+
+// storeTail puts one float32 row into a tail's tiles.
+func (c *Cache) storeTail(tiles []byte, key bool, token int, row []float32) {
+	k, v := c.tailLayouts()
+	if key {
+		putRow(tiles, &k, true, token, row)
+	} else {
+		putRow(tiles, &v, false, token, row)
+	}
+}
+
+// putRow writes the values of one token into float32 tiles.
+func putRow(tiles []byte, l *layout, key bool, token int, row []float32) {
+	for _, g := range l.segments {
+		if key {
+			b, lane := token/blockWide, token%blockWide
+			for ch, v := range row {
+				binary.LittleEndian.PutUint32(tiles[4*((b*g.steps+ch)*blockWide+lane):], math.Float32bits(v))
+			}
+			continue
+		}
+		for b := range g.blocks {
+			at := tiles[g.codes+4*(b*g.steps+token)*g.lanes:]
+			first := g.lane + b*g.lanes
+			for lane, v := range row[min(first, len(row)):min(first+g.lanes, len(row))] {
+				binary.LittleEndian.PutUint32(at[4*lane:], math.Float32bits(v))
+			}
+		}
+	}
+}
+
+// metaValue reads one scale and its offset as they were stored.
+func (s *side) metaValue(meta []byte, slot int) (scale, offset float32) {
+	if s.metaSize() == 2 {
+		scale = widenHalf(binary.LittleEndian.Uint16(meta[2*slot:]))
+	} else {
+		scale = math.Float32frombits(binary.LittleEndian.Uint32(meta[4*slot:]))
+	}
+	at := meta[s.offsetsAt:]
+	switch s.offsetBytes {
+	case 1:
+		offset = float32(at[slot])
+	case 2:
+		offset = widenHalf(binary.LittleEndian.Uint16(at[2*slot:]))
+	case 4:
+		offset = math.Float32frombits(binary.LittleEndian.Uint32(at[4*slot:]))
+	}
+	return scale, offset
+}
+
+// unpackRow decodes token t of page p, whatever its storage.
+func (s *side) unpackRow(row []float32, codes []byte, scale, offset, wholeScale, wholeOffset []float32, p, t int) {
+	f := s.format
+	packed := codes[min(t*s.rowLen, len(codes)):]
+	for c := range row {
+		switch f.Codec {
+		case CodecF32:
+			row[c] = math.Float32frombits(binary.LittleEndian.Uint32(packed[4*c:]))
+			continue
+		case CodecBF16:
+			row[c] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(packed[2*c:])) << 16)
+			continue
+		case CodecF16:
+			row[c] = s.tiledHalf(codes, t, c)
+			continue
+		}
+		field := s.anyField(codes, t, c)
+		var sc, off float32
+		if s.whole {
+			u := 0
+			if f.Share == ShareChannel {
+				u = c
+			}
+			sc, off = wholeScale[u], wholeOffset[u]
+		} else {
+			slot := s.slot(p, t, c)
+			sc, off = scale[slot], offset[slot]
+		}
+		row[c] = f.value(field, sc, off)
+	}
+}
+
+// slot returns where in page p's metadata the scale of (token t, channel c) stands.
+func (s *side) slot(p, t, c int) int {
+	f := s.format
+	if f.Share == ShareToken {
+		if f.Group == 0 {
+			return t
+		}
+		return c/f.Group*pageTokens + t
+	}
+	if s.every > 1 {
+		return c
+	}
+	first := p * pageTokens
+	return ((first+t)/f.Group-first/f.Group)*roundUp(s.dim, laneWidth) + c
+}
+
+// place returns where a tiled page keeps (token t, channel c), as layout.each counts.
+func (s *side) place(t, c int) (at int, high bool) {
+	l := &s.layout
+	lane, i := t, c
+	if !s.key {
+		lane, i = c, t
+	}
+	for k := range l.segments {
+		g := &l.segments[k]
+		step := l.store.step()
+		if lane < g.lane || lane >= g.lane+g.blocks*g.lanes || i < g.first || i >= g.first+g.steps*step {
+			continue
+		}
+		b, in := (lane-g.lane)/g.lanes, (lane-g.lane)%g.lanes
+		n, j := (i-g.first)/step, (i-g.first)%step
+		at = g.codes + (b*g.steps+n)*l.store.stepBytes(g.lanes)
+		switch l.store {
+		case storeF16:
+			return at + 2*in, false
+		default:
+			return at + 4*in + j%4, j >= 4
+		}
+	}
+	return 0, false
+}
+
+func (s *side) tiledHalf(codes []byte, t, c int) float32 {
+	at, _ := s.place(t, c)
+	return widenHalf(binary.LittleEndian.Uint16(codes[at:]))
+}
+
+// anyField reads one code from rows or tiles.
+func (s *side) anyField(codes []byte, t, c int) uint8 {
+	switch s.layout.store {
+	case storeRows:
+		return s.field(codes[t*s.rowLen:][:s.rowLen], c)
+	case storeInt4:
+		at, high := s.place(t, c)
+		if high {
+			return codes[at] >> 4
+		}
+		return codes[at] & 15
+	}
+	at, _ := s.place(t, c)
+	return codes[at]
+}

@@ -1,0 +1,299 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A Codec is the type one element of a side (K or V) is stored in.
+type Codec uint8
+
+// The codecs a decode cache stores. Integer codes of any width from 2 to 8 bits
+// are CodecInt with Format.Bits.
+const (
+	CodecF32 Codec = iota
+	CodecF16
+	CodecBF16
+	CodecE4M3
+	CodecE5M2
+	CodecInt
+)
+
+// A Zero says where the zero of an integer code lies.
+type Zero uint8
+
+// The zero forms, as EncodeBiased and EncodeAsym define them.
+const (
+	ZeroSym   Zero = iota // x̂ = scale·(field − 2^(bits−1))
+	ZeroAsym              // x̂ = scale·field + offset
+	ZeroPoint             // x̂ = scale·(field − bias), bias an integer per group
+)
+
+// A Share says which elements have one scale in common.
+type Share uint8
+
+// The sharings. ShareTensor and ShareHead differ in what the caller passes, not
+// in how a head is read.
+const (
+	ShareTensor Share = iota
+	ShareHead
+	ShareToken
+	ShareChannel
+)
+
+// A Meta is the type scales and offsets are stored in.
+type Meta uint8
+
+// The metadata types. A bfloat16 scale is kept as float32 in a paged cache.
+const (
+	MetaF16 Meta = iota
+	MetaF32
+)
+
+// A Format says how one side of a cache is stored.
+type Format struct {
+	Codec Codec
+	Bits  int   // CodecInt only: 2 to 8
+	Zero  Zero  // CodecInt only
+	Share Share // CodecInt, CodecE4M3, CodecE5M2
+	Group int   // ShareToken: channels a scale; ShareChannel: tokens a scale; 0: all
+	Meta  Meta
+}
+
+// A CacheShape is the geometry of one layer's cache.
+type CacheShape struct {
+	Heads  int // KV heads
+	DimK   int // channels of a key
+	DimV   int // channels of a value
+	Tokens int // tokens the cache can hold
+}
+
+const (
+	// pageTokens is how many tokens one page of one KV head holds.
+	pageTokens = 64
+	// laneWidth is how many tokens (K) or channels (V) stand side by side in a
+	// line of codes; a block is two lines wide where there are enough of them.
+	laneWidth = 16
+	blockWide = 2 * laneWidth
+	// headBlock is how many query heads share one pass over a page's codes.
+	headBlock = 4
+	// maxDim is the largest head dimension; it fixes the stride of the
+	// multiplicands of one query head, so that assembly has it in its addresses.
+	maxDim = 640
+	// lineBytes is a cache line: every part of a page is a multiple of it.
+	lineBytes = 64
+)
+
+// ErrDecodeShape is wrapped by errors about shapes that no decode cache can hold.
+var ErrDecodeShape = errors.New("no decode cache for this shape")
+
+func (s CacheShape) check() error {
+	switch {
+	case s.Heads < 1 || s.DimK < 1 || s.DimV < 1 || s.Tokens < 1:
+		return fmt.Errorf("%w: %d KV heads, head_dim %d and %d, %d tokens: all must be positive", ErrDecodeShape, s.Heads, s.DimK, s.DimV, s.Tokens)
+	case s.DimK > maxDim || s.DimV > maxDim:
+		return fmt.Errorf("%w: head_dim %d and %d: at most %d", ErrDecodeShape, s.DimK, s.DimV, maxDim)
+	case s.Tokens > 1<<31 || s.Heads > 1<<16:
+		return fmt.Errorf("%w: %d KV heads of %d tokens", ErrDecodeShape, s.Heads, s.Tokens)
+	}
+	return nil
+}
+
+func (f Format) check() error {
+	if f.Codec > CodecInt || f.Zero > ZeroPoint || f.Share > ShareChannel || f.Meta > MetaF32 || f.Group < 0 {
+		return fmt.Errorf("unknown cache format %+v", f)
+	}
+	if f.Codec == CodecInt && (f.Bits < 2 || f.Bits > 8) {
+		return fmt.Errorf("%d-bit codes: a cache holds 2 to 8 bits", f.Bits)
+	}
+	if f.Group > 0 && f.Share != ShareToken && f.Share != ShareChannel {
+		return fmt.Errorf("a group of %d needs scales per token or per channel", f.Group)
+	}
+	return nil
+}
+
+// scaled says whether the format has scales at all.
+func (f Format) scaled() bool { return f.Codec >= CodecE4M3 }
+
+// centre is the field that stands for zero in a symmetric code, and the point
+// that the other forms are brought to, so that multiplicands meet codes of
+// either sign: the rounding of the query then costs half as much.
+func (f Format) centre() int32 {
+	if f.Codec != CodecInt {
+		return 0
+	}
+	return 1 << (f.Bits - 1)
+}
+
+// groups returns how many scales one row (ShareToken) or column (ShareChannel)
+// of n elements has.
+func (f Format) groups(n int) int {
+	if f.Group == 0 || f.Group >= n {
+		return 1
+	}
+	return (n + f.Group - 1) / f.Group
+}
+
+// scales returns how many scales a head of the given size has.
+func (f Format) scales(tokens, dim int) int {
+	if !f.scaled() {
+		return 0
+	}
+	switch f.Share {
+	case ShareToken:
+		return tokens * f.groups(dim)
+	case ShareChannel:
+		return dim * f.groups(tokens)
+	}
+	return 1
+}
+
+// storage is how the codes of a side lie in a page.
+type storage uint8
+
+const (
+	storeRows storage = iota // packed row by row: any codec, read by portable code
+	storeF32                 // tiles of float32: the tail and unpacked rows
+	storeF16
+	storeInt8
+	storeInt4
+)
+
+// step returns how many channels (K) or tokens (V) one step of a tile reduces.
+func (s storage) step() int {
+	switch s {
+	case storeInt8:
+		return 4
+	case storeInt4:
+		return 8
+	}
+	return 1
+}
+
+// stepBytes returns the bytes of codes one step reads over the given lanes.
+func (s storage) stepBytes(lanes int) int {
+	switch s {
+	case storeF32:
+		return 4 * lanes
+	case storeF16:
+		return 2 * lanes
+	}
+	return 4 * lanes
+}
+
+// tiled returns the storage that a fused kernel reads this format from, or
+// storeRows where none does.
+func (f Format) tiled(key bool) storage {
+	if f.Codec == CodecF16 {
+		return storeF16
+	}
+	if f.Codec != CodecInt || f.Bits != 8 && f.Bits != 4 {
+		return storeRows
+	}
+	// A token's groups must be whole steps of K, whole blocks of V's lanes; a
+	// channel's groups must be whole blocks of K's lanes, whole half pages of V.
+	fits := f.Group == 0
+	switch f.Share {
+	case ShareTensor, ShareHead:
+		fits = true
+	case ShareToken:
+		fits = fits || f.Group%blockWide == 0 || key && f.Group%8 == 0
+	case ShareChannel:
+		fits = fits || f.Group == blockWide || f.Group%pageTokens == 0
+	}
+	if !fits {
+		return storeRows
+	}
+	if f.Bits == 8 {
+		return storeInt8
+	}
+	return storeInt4
+}
+
+// A segment is a run of a page's codes that one call multiplies: blocks of lanes
+// side by side, each reduced over the same range with the same multiplicands.
+type segment struct {
+	set    int // which set of multiplicands
+	group  int // which group of the reduction, in token/g (K) and channel/g (V)
+	first  int // first channel (K) or token (V) of the reduction
+	steps  int
+	lane   int // first token (K) or channel (V) of the lanes
+	lanes  int // lanes of a block: 16 or 32
+	blocks int
+	codes  int // offset of the codes in the side's part of the page
+	sums   int // offset of the results, in elements per query head
+}
+
+// A layout is how one side of a page is cut into segments.
+type layout struct {
+	store     storage
+	reduced   int // padded length of the reduction
+	lanes     int // padded number of lanes
+	sets      int // sets of multiplicands a page needs
+	segments  []segment
+	codeBytes int
+	sums      int // results of a page per query head
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+// newLayout cuts a page of a side with dim channels.
+func newLayout(f Format, store storage, key bool, dim int) layout {
+	padded := roundUp(dim, laneWidth)
+	l := layout{store: store, sets: 1}
+	integer := store == storeInt8 || store == storeInt4
+	perToken := integer && f.Share == ShareToken && f.groups(dim) > 1
+	halves := integer && f.Share == ShareChannel && f.Group == blockWide
+	if key {
+		l.reduced, l.lanes = padded, pageTokens
+		switch {
+		case perToken:
+			for g := 0; g*f.Group < dim; g++ {
+				n := roundUp(min(f.Group, dim-g*f.Group), store.step())
+				l.add(segment{group: g, first: g * f.Group, steps: n / store.step(), lanes: blockWide, blocks: 2})
+			}
+		case halves:
+			l.sets = 2
+			for half := range 2 {
+				l.add(segment{set: half, steps: padded / store.step(), lane: half * blockWide, lanes: blockWide, blocks: 1})
+			}
+		default:
+			l.add(segment{steps: padded / store.step(), lanes: blockWide, blocks: 2})
+		}
+		return l
+	}
+	l.reduced, l.lanes = pageTokens, padded
+	switch {
+	case perToken:
+		l.sets = f.groups(dim)
+		for g := range l.sets {
+			l.addLanes(segment{set: g, steps: pageTokens / store.step()}, g*f.Group, min((g+1)*f.Group, padded))
+		}
+	case halves:
+		for half := range 2 {
+			l.addLanes(segment{group: half, first: half * blockWide, steps: blockWide / store.step()}, 0, padded)
+		}
+	default:
+		l.addLanes(segment{steps: pageTokens / store.step()}, 0, padded)
+	}
+	return l
+}
+
+// addLanes adds s over the lanes from to to: blocks of 32, then one of 16.
+func (l *layout) addLanes(s segment, from, to int) {
+	if blocks := (to - from) / blockWide; blocks > 0 {
+		s.lane, s.lanes, s.blocks = from, blockWide, blocks
+		l.add(s)
+	}
+	if (to-from)%blockWide != 0 {
+		s.lane, s.lanes, s.blocks = to-laneWidth, laneWidth, 1
+		l.add(s)
+	}
+}
+
+func (l *layout) add(s segment) {
+	s.codes, s.sums = l.codeBytes, l.sums
+	l.codeBytes += s.blocks * s.steps * l.store.stepBytes(s.lanes)
+	l.sums += s.blocks * s.lanes
+	l.segments = append(l.segments, s)
+}

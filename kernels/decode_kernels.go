@@ -1,0 +1,88 @@
+package kernels
+
+// decodeKernels are one backend's parts of fused decode attention. They work on
+// one page of 64 tokens and up to four query heads at a time; Decoder puts them
+// together.
+//
+// Rows of several query heads (queries, scores, probabilities, outputs) stand
+// maxDim elements apart. Multiplicands stand coefBytes apart, in a form of the
+// backend's own that only fold writes and only tile8 and tile4 read.
+type decodeKernels struct {
+	// name is what a figure says about the path that ran.
+	name string
+
+	// tile8 and tile4 multiply codes with multiplicands:
+	//
+	//	sums[b][h][lane] = Σ_i code[b][i][lane]·m[h][first+i] − bias[h]
+	//
+	// over steps·4 (int8) or steps·8 (int4) values of i, in exact integers modulo
+	// 2^32, for blocks of 16 or 32 lanes.
+	tile8, tile4 func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int)
+
+	// tileF32 is sums[h][lane] = Σ_i code[i][lane]·x[h][i] over float32 codes, rows
+	// of results maxDim apart, one i a step, i ascending, a product rounded before
+	// it is added.
+	tileF32 func(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int)
+
+	// tileF16 is tileF32 for float16 codes, and may fuse multiplication and
+	// addition: |result − exact| ≤ (steps+1)·2^−24·Σ|code·x| either way.
+	tileF16 func(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int)
+
+	// fold turns the float row x, times scale where it is given, into the integers
+	//
+	//	m[h][i] = rne(x·scale·(limit/amax)),  amax = max_i |x·scale|
+	//
+	// and returns units[h] = amax/limit and, for every 32 elements,
+	// bias[h][i/32] = Σ m·weight. A row whose amax is under 2^−100 folds to zeros.
+	// n is a multiple of 16.
+	fold func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int)
+
+	// scoreUniform is z[h][t] = float32(sums)·unit[h] + add[h] over blocks of 32
+	// tokens, first the token of the first one.
+	scoreUniform func(z []float32, sums []int32, unit, add []float32, heads, blocks, first int)
+
+	// scoreToken is z[h][t] = Σ_g (float32(sums[g])·unit[h])·scale[g][t] +
+	// offset[g][t]·q[g][h] over the 64 tokens of a page, g ascending, each scale
+	// term before its offset term; no offset terms where offset is nil.
+	scoreToken func(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int)
+
+	// softmax turns a page's scores (in powers of two) into probabilities
+	// relative to the running maximum: m' = max(m, max z), r = 2^(m−m'),
+	// z = 2^(z−m'), l[lane] = l·r + (z[lane]+z[lane+16]+z[lane+32]+z[lane+48]).
+	softmax func(z, m, r, l []float32, heads int)
+
+	// accumulate is o[h][lane] = o·r[h] + float32(sums)·unit[h].
+	accumulate func(o []float32, sums []int32, r, unit []float32, heads, lanes, blocks int)
+
+	// accumulateScaled is o[h][lane] = (o·r[h] + (float32(sums)·unit[h])·scale[lane]) + add[h]·offset[lane];
+	// the last term is absent where offset is nil.
+	accumulateScaled func(o []float32, sums []int32, r, unit, scale, add, offset []float32, heads, lanes, blocks int)
+
+	// accumulateFloat is o[h][i] = o·r[h] + sums[h][i]; n is a multiple of 16.
+	accumulateFloat func(o, sums, r []float32, heads, n int)
+
+	// laneDot is e[h][lane] = e·r[h] + Σ_i x[h][16i+lane]·w[16i+lane], the sum
+	// started at its first product, i ascending. n is a multiple of 16.
+	laneDot func(e, x, w, r []float32, heads, n int)
+
+	// widenF16 converts float16 to float32; n is a multiple of 16.
+	widenF16 func(dst []float32, src []byte, n int)
+
+	// merge is dst = dst·a + src·b; the length is a multiple of 16.
+	merge func(dst, src []float32, a, b float32)
+
+	// readers are read passes over memory: what a cache cannot be read faster than.
+	readers []func(b []byte) uint64
+}
+
+const (
+	// coefBytes is the distance of two query heads' multiplicands.
+	coefBytes = 2 * maxDim
+	// biasStride is the distance of two query heads' bias sums: one every 32 multiplicands.
+	biasStride = maxDim / blockWide
+	// planeLimit is the largest multiplicand: 127·256 + 127, so that both of its
+	// byte planes are signed bytes.
+	planeLimit = 32639
+	// log2e turns a logit into a power of two.
+	log2e = 1.4426950408889634
+)

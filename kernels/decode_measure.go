@@ -1,0 +1,331 @@
+package kernels
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/klauspost/cpuid/v2"
+)
+
+// A Level is the level of the memory hierarchy that a figure streams from.
+type Level string
+
+// The levels of a measurement.
+const (
+	LevelL2   Level = "l2"
+	LevelL3   Level = "l3"
+	LevelDRAM Level = "dram"
+)
+
+// A Figure is one measured kernel. Times are medians over samples that alternate
+// with a read pass over the same memory; quartiles stand beside them.
+type Figure struct {
+	Kernel          string  // the path that ran
+	Threads         int     // workers that shared a step
+	Level           Level   // where the working set lies
+	CacheBytes      int64   // bytes one step reads, metadata included
+	WorkingSetBytes int64   // bytes of all copies that the steps rotate over
+	Micros          float64 // one step, in microseconds
+	MicrosLow       float64 // its lower quartile
+	MicrosHigh      float64 // its upper quartile
+	GBs             float64 // CacheBytes/Micros, in 10^9 bytes a second
+	ReadGBs         float64 // what a read pass over the same memory reached beside it
+	Roofline        float64 // GBs/ReadGBs
+	Samples         int     // samples kept
+	Dropped         int     // samples dropped because a thread lost its CPU
+	Disturbed       bool    // so many were that the figure holds them too
+}
+
+// A Meter measures decode steps and read passes. It keeps its memory, so that
+// schemes measured one after another rotate over the same working set.
+type Meter struct {
+	threads int
+	memory  []byte
+	free    func()
+	read    func([]byte) uint64
+	sink    []uint64
+}
+
+// minSamples is how many samples a figure wants, time permitting.
+const minSamples = 7
+
+// NewMeter returns a meter for steps shared by the given number of threads. Its
+// memory is taken when something is measured. Close gives it back.
+func NewMeter(threads int) (*Meter, error) {
+	if threads < 1 || threads > 1024 {
+		return nil, fmt.Errorf("%d threads: want 1 to 1024", threads)
+	}
+	return &Meter{threads: threads, sink: make([]uint64, threads*8)}, nil
+}
+
+// Close gives the meter's memory back.
+func (m *Meter) Close() {
+	if m.free != nil {
+		m.free()
+		m.memory, m.free = nil, nil
+	}
+}
+
+// LastLevelCache returns the bytes of the last-level cache that the CPU reports,
+// 32 MiB where it reports none.
+func LastLevelCache() int64 {
+	if n := cpuid.CPU.Cache.L3; n > 0 {
+		return int64(n)
+	}
+	if n := cpuid.CPU.Cache.L2; n > 0 && cpuid.CPU.Cache.L3 == 0 {
+		return int64(n)
+	}
+	return 32 << 20
+}
+
+// level2 returns the bytes of a core's second-level cache, 512 KiB where unknown.
+func level2() int64 {
+	if n := cpuid.CPU.Cache.L2; n > 0 {
+		return int64(n)
+	}
+	return 512 << 10
+}
+
+// WorkingSet returns how much memory a figure of the level rotates over: from
+// memory, the least of four times the last-level cache, 2 GiB and half of what is free.
+func WorkingSet(level Level, threads int) int64 {
+	switch level {
+	case LevelL2:
+		return level2() / 2 * int64(threads)
+	case LevelL3:
+		return LastLevelCache() / 2
+	}
+	return min(4*LastLevelCache(), 2<<30, availableMemory()/2)
+}
+
+// reserve makes the meter's memory at least n bytes.
+func (m *Meter) reserve(n int) error {
+	if len(m.memory) >= n {
+		return nil
+	}
+	m.Close()
+	var err error
+	m.memory, m.free, err = mapMemory(roundUp(n, 4096))
+	return err
+}
+
+// Decode measures the step that o describes over copies of the filled cache c,
+// for about the given time. From memory, the copies fill the working set of
+// WorkingSet; at the other levels c is read over and over, and must be small enough.
+func (m *Meter) Decode(ctx context.Context, c *Cache, o DecodeOptions, level Level, budget time.Duration) (Figure, error) {
+	o.Threads = m.threads
+	d, err := NewDecoder(c, o)
+	if err != nil {
+		return Figure{}, err
+	}
+	defer d.Close()
+	size := c.span()
+	stride := roundUp(size, hugeAlign)
+	copies := 1
+	if level == LevelDRAM {
+		copies = max(1, int((WorkingSet(level, m.threads)+int64(stride)-1)/int64(stride)))
+	}
+	if err := m.reserve(copies * stride); err != nil {
+		return Figure{}, err
+	}
+	caches := make([]*Cache, copies)
+	for i := range caches {
+		caches[i] = c.copyInto(m.memory[i*stride:][:size])
+	}
+	q := make([]float32, o.QueryHeads*c.shape.DimK)
+	for i := range q {
+		q[i] = float32(math.Sin(float64(i)))
+	}
+	out := make([]float32, o.QueryHeads*c.shape.DimV)
+	at := 0
+	step := func(n int) error {
+		for range n {
+			if err := d.Step(caches[at], out, q); err != nil {
+				return err
+			}
+			at = (at + 1) % copies
+		}
+		return nil
+	}
+	f := Figure{Kernel: d.Kernel(), Threads: m.threads, Level: level, CacheBytes: c.Bytes(), WorkingSetBytes: int64(copies) * c.Bytes()}
+	read := func(n int) {
+		for i := range n {
+			m.pass(caches[(at+i)%copies].memory)
+		}
+	}
+	err = m.alternate(ctx, &f, budget, step, read, int64(size))
+	return f, err
+}
+
+// Read measures a read pass alone, in 10^9 bytes a second: the roofline of the
+// level. It tries every read loop of the backend and keeps the best for Decode.
+func (m *Meter) Read(ctx context.Context, level Level, budget time.Duration) (float64, error) {
+	n := int(WorkingSet(level, m.threads))
+	if err := m.reserve(n); err != nil {
+		return 0, err
+	}
+	best := 0.0
+	for _, read := range active.Load().decode.readers {
+		m.read = read
+		var speeds []float64
+		for start := time.Now(); len(speeds) < 3 || time.Since(start) < budget; {
+			if err := ctx.Err(); err != nil {
+				return 0, err
+			}
+			t := time.Now()
+			m.pass(m.memory[:n])
+			speeds = append(speeds, float64(n)/float64(time.Since(t).Nanoseconds()))
+		}
+		slices.Sort(speeds)
+		best = max(best, quantile(speeds, 0.5))
+	}
+	m.read = nil
+	return best, nil
+}
+
+// reader returns the read loop that is fastest here, trying each once.
+func (m *Meter) reader() func([]byte) uint64 {
+	if m.read != nil {
+		return m.read
+	}
+	readers := active.Load().decode.readers
+	best := time.Duration(math.MaxInt64)
+	chosen := readers[0]
+	for round := 0; round < 3 && len(readers) > 1; round++ {
+		for _, read := range readers {
+			m.read = read
+			start := time.Now()
+			m.pass(m.memory)
+			if t := time.Since(start); t < best {
+				best, chosen = t, read
+			}
+		}
+	}
+	m.read = chosen
+	return chosen
+}
+
+// pass reads b once, shared by the meter's threads.
+func (m *Meter) pass(b []byte) {
+	read := m.reader()
+	if m.threads == 1 {
+		m.sink[0] += readPieces(read, b)
+		return
+	}
+	var wait sync.WaitGroup
+	part := roundUp((len(b)+m.threads-1)/m.threads, 4096)
+	for i := range m.threads {
+		piece := b[min(i*part, len(b)):min((i+1)*part, len(b))]
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			m.sink[i*8] += readPieces(read, piece)
+		}()
+	}
+	wait.Wait()
+}
+
+// readPieces reads b in calls short enough for the scheduler.
+func readPieces(read func([]byte) uint64, b []byte) uint64 {
+	const piece = 256 << 10
+	var sum uint64
+	for len(b) >= 512 {
+		n := min(piece, len(b)&^511)
+		sum += read(b[:n])
+		b = b[n:]
+	}
+	return sum
+}
+
+// alternate runs samples of steps and read passes in turn and fills in f.
+func (m *Meter) alternate(ctx context.Context, f *Figure, budget time.Duration, step func(int) error, read func(int), size int64) error {
+	m.reader()
+	const sampleTime = 2 * time.Millisecond
+	start := time.Now()
+	if err := step(1); err != nil {
+		return err
+	}
+	n := 1
+	if once := time.Since(start); once < sampleTime {
+		n = int(sampleTime/max(once, time.Microsecond)) + 1
+		if err := step(n); err != nil {
+			return err
+		}
+	}
+	read(1)
+	var times, speeds, allTimes, allSpeeds []float64
+	for start := time.Now(); len(allTimes) < 2 || time.Since(start) < budget; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		lost := lostCPU()
+		t0 := time.Now()
+		if err := step(n); err != nil {
+			return err
+		}
+		t1 := time.Now()
+		read(n)
+		t2 := time.Now()
+		us := float64(t1.Sub(t0).Nanoseconds()) / 1e3 / float64(n)
+		gbs := float64(int64(n)*size) / float64(t2.Sub(t1).Nanoseconds())
+		allTimes, allSpeeds = append(allTimes, us), append(allSpeeds, gbs)
+		if lostCPU() == lost {
+			times, speeds = append(times, us), append(speeds, gbs)
+		}
+	}
+	f.Dropped = len(allTimes) - len(times)
+	if len(times) < min(minSamples, len(allTimes)) {
+		f.Dropped, f.Disturbed = 0, true
+		times, speeds = allTimes, allSpeeds
+	}
+	slices.Sort(times)
+	slices.Sort(speeds)
+	f.Samples = len(times)
+	f.Micros, f.MicrosLow, f.MicrosHigh = quantile(times, 0.5), quantile(times, 0.25), quantile(times, 0.75)
+	f.GBs = float64(f.CacheBytes) / f.Micros / 1e3
+	f.ReadGBs = quantile(speeds, 0.5)
+	f.Roofline = f.GBs / f.ReadGBs
+	return nil
+}
+
+// quantile interpolates between the order statistics of sorted x.
+func quantile(x []float64, p float64) float64 {
+	at := p * float64(len(x)-1)
+	i := int(at)
+	if i+1 >= len(x) {
+		return x[len(x)-1]
+	}
+	return x[i] + (x[i+1]-x[i])*(at-float64(i))
+}
+
+// hugeAlign separates copies of a cache, so that each starts on a huge page's cache line.
+const hugeAlign = 4096
+
+// span returns the bytes of memory that the cache's pages and tails take.
+func (c *Cache) span() int { return len(c.memory) }
+
+// copyInto returns a cache with the contents of c in the given memory, which must
+// be span long and start on a cache line. Closing it gives nothing back.
+func (c *Cache) copyInto(memory []byte) *Cache {
+	copy(memory, c.memory)
+	n := *c
+	n.memory, n.free = memory, nil
+	n.heads = slices.Clone(c.heads)
+	at := 0
+	place := func(b []byte) []byte {
+		at += len(b)
+		return memory[at-len(b) : at : at]
+	}
+	for i := range n.heads {
+		n.heads[i].pages = place(n.heads[i].pages)
+	}
+	for i := range n.heads {
+		n.heads[i].tailK = place(n.heads[i].tailK)
+		n.heads[i].tailV = place(n.heads[i].tailV)
+	}
+	return &n
+}

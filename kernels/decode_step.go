@@ -1,0 +1,827 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// chunkPages is how many pages of one KV head are attended to on their own; the
+// partial results of a head are merged in the order of its chunks. It is fixed,
+// so that results do not depend on how many threads share the work.
+const chunkPages = 16
+
+// DecodeOptions says how a cache is attended to.
+type DecodeOptions struct {
+	QueryHeads int     // a multiple of the KV heads; query head j reads KV head ⌊j·KVHeads/QueryHeads⌋
+	Scale      float64 // of the logits, 1/√head_dim as a rule
+	Window     int     // attend to the last Window tokens only; 0: to all
+	Threads    int     // workers that share a step; at least 1
+}
+
+// A Decoder attends to a cache with one new token at a time: softmax(scale·q·Kᵀ)·V
+// for every query head, read straight from the codes. It keeps its workers and
+// scratch, so that a step allocates nothing. One goroutine uses it at a time.
+//
+// Where the cache is int8 or int4 the result is the same bits on every
+// instruction set and for every number of threads. It differs from attention over
+// the dequantized cache by the rounding of the scaled query and of the scaled
+// probabilities to 16 bits: a logit is off by at most Σ|code|·max|q'|/65278. Where
+// a side is float16, sums may be fused and differ in their last bits.
+type Decoder struct {
+	options DecodeOptions
+	shape   CacheShape
+	k, v    Format
+	grouped int // query heads of a KV head
+	kern    *decodeKernels
+
+	// The step in hand.
+	cache   *Cache
+	q, out  []float32
+	first   int // first visible token
+	chunks  int // chunks of a head, the tail's included
+	next    atomic.Int64
+	left    []atomic.Int32 // chunks of each head not yet done
+	pending atomic.Int32   // workers still at the step
+	partial []partial
+	outputs []float32 // of each partial, lanes long
+
+	workers []*decodeWorker
+	wake    []chan struct{}
+	done    chan struct{}
+	closed  sync.WaitGroup
+}
+
+// partial is one query head's softmax over one chunk: running maximum in powers
+// of two, sum, and where its output stands.
+type partial struct {
+	top, sum float32
+}
+
+// NewDecoder makes a decoder for caches of c's shape and formats. It uses the
+// backend that is active now. Close ends its workers.
+func NewDecoder(c *Cache, o DecodeOptions) (*Decoder, error) {
+	switch {
+	case o.QueryHeads < c.shape.Heads || o.QueryHeads%c.shape.Heads != 0:
+		return nil, fmt.Errorf("%d query heads over %d KV heads: want a multiple", o.QueryHeads, c.shape.Heads)
+	case o.Window < 0 || o.Threads < 1 || o.Threads > 1024:
+		return nil, fmt.Errorf("window %d, %d threads: want at least 0 and 1", o.Window, o.Threads)
+	case !(math.Abs(o.Scale) <= math.MaxFloat32):
+		return nil, fmt.Errorf("scale %v is not finite", o.Scale)
+	}
+	d := &Decoder{
+		options: o, shape: c.shape, k: c.k.format, v: c.v.format,
+		grouped: o.QueryHeads / c.shape.Heads,
+		kern:    &active.Load().decode,
+		left:    make([]atomic.Int32, c.shape.Heads),
+		done:    make(chan struct{}, 1),
+	}
+	maxChunks := c.shape.Tokens/(chunkPages*pageTokens) + 2
+	d.partial = make([]partial, o.QueryHeads*maxChunks)
+	d.outputs = alignedFloats(len(d.partial) * roundUp(c.shape.DimV, laneWidth))
+	for range o.Threads {
+		d.workers = append(d.workers, newDecodeWorker(d, c))
+	}
+	for _, w := range d.workers[1:] {
+		wake := make(chan struct{}, 1)
+		d.wake = append(d.wake, wake)
+		d.closed.Add(1)
+		go func() {
+			defer d.closed.Done()
+			for range wake {
+				w.run()
+			}
+		}()
+	}
+	return d, nil
+}
+
+// Close ends the decoder's workers.
+func (d *Decoder) Close() {
+	for _, wake := range d.wake {
+		close(wake)
+	}
+	d.wake = nil
+	d.closed.Wait()
+}
+
+// Kernel names the path a step takes: fused-avx512, fused-avx2, or generic for
+// portable code and for formats that no fused kernel reads.
+func (d *Decoder) Kernel() string {
+	if d.workers[0].rows {
+		return "generic"
+	}
+	return d.kern.name
+}
+
+// Step attends to every token of c, or to the last Window of them. q holds
+// QueryHeads rows of DimK, out gets QueryHeads rows of DimV. The queries must be finite.
+func (d *Decoder) Step(c *Cache, out, q []float32) error {
+	if c.shape != d.shape || c.k.format != d.k || c.v.format != d.v {
+		return fmt.Errorf("decode step: the cache is not of the decoder's shape and formats")
+	}
+	if len(q) != d.options.QueryHeads*d.shape.DimK || len(out) != d.options.QueryHeads*d.shape.DimV {
+		return fmt.Errorf("decode step: %d query and %d output elements: want %d and %d", len(q), len(out),
+			d.options.QueryHeads*d.shape.DimK, d.options.QueryHeads*d.shape.DimV)
+	}
+	if c.tokens == 0 {
+		return fmt.Errorf("decode step: the cache is empty")
+	}
+	for i, v := range q {
+		if v-v != 0 {
+			return fmt.Errorf("decode step: query head %d, channel %d is not finite", i/d.shape.DimK, i%d.shape.DimK)
+		}
+	}
+	d.cache, d.out, d.q = c, out, q
+	d.first = 0
+	if d.options.Window > 0 {
+		d.first = max(0, c.tokens-d.options.Window)
+	}
+	d.chunks = (c.tokens/pageTokens + chunkPages - 1) / chunkPages
+	if c.tokens%pageTokens != 0 {
+		d.chunks++
+	}
+	for i := range d.left {
+		d.left[i].Store(int32(d.chunks))
+	}
+	d.next.Store(0)
+	d.pending.Store(int32(len(d.workers)))
+	for _, wake := range d.wake {
+		wake <- struct{}{}
+	}
+	d.workers[0].run()
+	<-d.done
+	d.cache, d.out, d.q = nil, nil, nil
+	return nil
+}
+
+// alignedFloats returns n zero floats that start on a cache line.
+func alignedFloats(n int) []float32 {
+	b := alignedBytes(4 * n)
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), n)
+}
+
+func alignedInts(n int) []int32 {
+	b := alignedBytes(4 * n)
+	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(b))), n)
+}
+
+func alignedBytes(n int) []byte {
+	b := make([]byte, n+2*lineBytes)
+	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (lineBytes - 1)
+	return b[skip : skip+n : skip+n]
+}
+
+// blockState is what a worker keeps for up to four query heads of the KV head in
+// hand: the folded query, and the softmax and output so far in this chunk.
+type blockState struct {
+	heads int
+	q     []float32 // scaled queries, in powers of two a unit of K
+	coef  []byte    // folded queries: sets of headBlock·coefBytes
+	unit  []float32 // [set][headBlock]
+	add   []float32 // [set][headBlock]
+	bias  []int32   // [segment][headBlock]
+	share []float32 // [group][headBlock]: what a token's offset is multiplied with
+
+	top, sum []float32 // running maximum [head]; sums [head][lane]
+	codeSum  []float32 // [head]: Σ of the integer probabilities, in units of the output
+	offsets  []float32 // [set][head][lane]: Σ p·offset of V's tokens
+	o        []float32 // outputs [head], maxDim apart
+}
+
+// decodeWorker is one thread's scratch.
+type decodeWorker struct {
+	d      *Decoder
+	kern   *decodeKernels
+	rows   bool // pages are unpacked to float32 tiles first
+	k, v   layout
+	tk, tv layout // of float32 tiles
+	head   int    // KV head whose queries are folded; −1: none
+	blocks []blockState
+
+	kScale, kOffset, vScale, vOffset []float32 // a page's metadata as float32
+	kWeight, vWeight                 []int32   // a page's biases as integers
+	vCentre                          []int32   // the bias that all of a head's values have
+	z                                []float32 // scores, then probabilities
+	sums                             []int32
+	floats                           []float32
+	r, ones, zeros                   []float32
+	vCoef                            []byte
+	vUnit, vAdd                      []float32 // [headBlock]
+	vSums                            []int32   // [headBlock][biasStride]
+	vBias                            []int32   // [headBlock]
+	lanes                            []float32 // [head][lane]
+	tileK, tileV                     []byte    // a page unpacked
+	row                              []float32
+}
+
+func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
+	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), k: c.k.layout, v: c.v.layout, head: -1}
+	w.tk, w.tv = c.tailLayouts()
+	kGroups, vSets := len(w.k.segments), max(1, w.v.sets)
+	for h := 0; h < d.grouped; h += headBlock {
+		w.blocks = append(w.blocks, blockState{
+			heads:   min(headBlock, d.grouped-h),
+			q:       alignedFloats(headBlock * maxDim),
+			coef:    alignedBytes(2 * headBlock * coefBytes),
+			unit:    alignedFloats(2 * headBlock),
+			add:     alignedFloats(2 * headBlock),
+			bias:    alignedInts(max(1, kGroups) * headBlock),
+			share:   alignedFloats(max(1, kGroups) * headBlock),
+			top:     alignedFloats(headBlock),
+			sum:     alignedFloats(headBlock * laneWidth),
+			codeSum: alignedFloats(headBlock),
+			offsets: alignedFloats(vSets * headBlock * laneWidth),
+			o:       alignedFloats(headBlock * maxDim),
+		})
+	}
+	meta := func(s *side) int { return max(s.n, roundUp(s.dim, laneWidth), pageTokens) }
+	w.kScale, w.kOffset = alignedFloats(meta(&c.k)), alignedFloats(meta(&c.k))
+	w.vScale, w.vOffset = alignedFloats(meta(&c.v)), alignedFloats(meta(&c.v))
+	w.kWeight, w.vWeight = alignedInts(meta(&c.k)), alignedInts(meta(&c.v))
+	w.z = alignedFloats(headBlock * maxDim)
+	w.sums = alignedInts(headBlock * max(w.k.sums, w.v.sums))
+	w.floats = alignedFloats(headBlock * maxDim)
+	w.r, w.ones, w.zeros = alignedFloats(laneWidth), alignedFloats(maxDim), alignedFloats(laneWidth)
+	for i := range w.ones {
+		w.ones[i] = 1
+	}
+	w.vCoef = alignedBytes(headBlock * coefBytes)
+	w.vUnit, w.vAdd = alignedFloats(headBlock), alignedFloats(headBlock)
+	w.vSums, w.vBias = alignedInts(headBlock*biasStride), alignedInts(headBlock)
+	w.lanes = alignedFloats(headBlock * laneWidth)
+	if w.rows {
+		w.tileK, w.tileV = alignedBytes(w.tk.codeBytes), alignedBytes(w.tv.codeBytes)
+	}
+	w.row = alignedFloats(max(maxDim, roundUp(c.shape.DimK, laneWidth)))
+	w.vCentre = alignedInts(pageTokens)
+	for i := range w.kWeight {
+		w.kWeight[i] = c.k.format.centre()
+	}
+	return w
+}
+
+// run takes chunks until none is left. The worker that finishes a head's last
+// chunk merges the head.
+func (w *decodeWorker) run() {
+	d := w.d
+	items := int64(d.chunks * d.shape.Heads)
+	w.head = -1
+	for {
+		item := d.next.Add(1) - 1
+		if item >= items {
+			break
+		}
+		h, chunk := int(item)/d.chunks, int(item)%d.chunks
+		w.chunk(h, chunk)
+		if d.left[h].Add(-1) == 0 {
+			w.mergeHead(h)
+		}
+	}
+	if d.pending.Add(-1) == 0 {
+		d.done <- struct{}{}
+	}
+}
+
+// chunk attends to one chunk of KV head h and leaves its partial result.
+func (w *decodeWorker) chunk(h, chunk int) {
+	d, c := w.d, w.d.cache
+	pages := c.tokens / pageTokens
+	isTail := chunk*chunkPages >= pages
+	first, last := chunk*chunkPages, min((chunk+1)*chunkPages, pages)
+	first = max(first, d.first/pageTokens)
+	if isTail && d.first >= c.tokens || !isTail && first >= last {
+		for j := range d.grouped {
+			d.partial[(h*d.grouped+j)*d.chunks+chunk] = partial{top: float32(math.Inf(-1))}
+		}
+		return
+	}
+	if w.head != h {
+		w.foldQueries(h)
+		w.head = h
+	}
+	for i := range w.blocks {
+		w.blocks[i].reset()
+	}
+	hd := &c.heads[h]
+	if isTail {
+		low := max(0, d.first-pages*pageTokens)
+		for i := range w.blocks {
+			w.floatPage(&w.blocks[i], hd.tailK, hd.tailV, low, hd.tail)
+		}
+		w.finish(h, chunk, nil)
+		return
+	}
+	for p := first; p < last; p++ {
+		low := max(0, d.first-p*pageTokens)
+		if w.rows {
+			c.unpack(w, hd, p)
+			for i := range w.blocks {
+				w.floatPage(&w.blocks[i], w.tileK, w.tileV, low, pageTokens)
+			}
+			continue
+		}
+		kMeta, vMeta, kCodes, vCodes := c.page(hd, p)
+		// A page that shares an earlier page's metadata needs it only when this
+		// chunk did not start there.
+		if c.k.n > 0 && (len(kMeta) > 0 || p == first) {
+			if len(kMeta) == 0 {
+				kMeta, _, _, _ = c.page(hd, p-p%c.k.every)
+			}
+			w.readKeyMeta(&c.k, kMeta)
+		}
+		if c.v.n > 0 && (len(vMeta) > 0 || p == first) {
+			if len(vMeta) == 0 {
+				_, vMeta, _, _ = c.page(hd, p-p%c.v.every)
+			}
+			w.readMeta(&c.v, vMeta, w.vScale, w.vOffset, w.vWeight)
+		}
+		for i := range w.blocks {
+			w.page(&w.blocks[i], &c.v, &c.k, kCodes, vCodes, low)
+		}
+	}
+	w.finish(h, chunk, hd)
+}
+
+func (b *blockState) reset() {
+	for i := range b.top {
+		b.top[i] = float32(math.Inf(-1))
+	}
+	clear(b.sum)
+	clear(b.codeSum)
+	clear(b.offsets)
+	for h := range b.heads {
+		clear(b.o[h*maxDim : (h+1)*maxDim])
+	}
+}
+
+// foldQueries scales the queries of KV head h and, where K's codes are integers
+// under scales that all pages have in common, turns them into multiplicands.
+func (w *decodeWorker) foldQueries(h int) {
+	d := w.d
+	scale := float32(d.options.Scale * log2e)
+	dim := d.shape.DimK
+	v := &d.cache.v
+	for i := range w.vCentre {
+		w.vCentre[i] = v.format.centre()
+		if v.whole && v.format.Zero == ZeroPoint && v.format.Share != ShareChannel {
+			w.vCentre[i] = int32(d.cache.heads[h].vOffset[0])
+		}
+	}
+	for i := range w.blocks {
+		b := &w.blocks[i]
+		for j := range b.heads {
+			q := d.q[(h*d.grouped+i*headBlock+j)*dim:][:dim]
+			row := b.q[j*maxDim:]
+			for c, v := range q {
+				row[c] = float32(v * scale)
+			}
+		}
+		if w.rows || w.k.store == storeF16 {
+			continue
+		}
+		s, hd := &d.cache.k, &d.cache.heads[h]
+		if s.format.Share == ShareChannel && s.format.Group > 0 {
+			continue // folded page by page
+		}
+		w.foldWhole(b, s, hd)
+	}
+}
+
+// foldWhole folds the queries of block b under scales that the whole head shares,
+// or under none (scales per token).
+func (w *decodeWorker) foldWhole(b *blockState, s *side, hd *head) {
+	f, n := s.format, w.k.reduced
+	weight := w.kWeight[:n]
+	for c := range weight {
+		weight[c] = f.centre()
+	}
+	var scale []float32
+	if f.Share == ShareChannel {
+		scale = hd.kScale
+	}
+	if f.Zero == ZeroPoint && f.Share != ShareToken {
+		for c := range weight {
+			u := 0
+			if f.Share == ShareChannel {
+				u = c
+			}
+			weight[c] = int32(hd.kOffset[u])
+		}
+	}
+	bias := w.vSums
+	w.kern.fold(b.coef, b.unit, bias, b.q, scale, weight, planeLimitOf(f, n), b.heads, n)
+	for j := range b.heads {
+		b.add[j] = 0
+		q := b.q[j*maxDim:][:s.dim]
+		switch f.Share {
+		case ShareToken:
+			w.foldGroups(b, s, j, q)
+			continue
+		case ShareChannel:
+			if f.Zero == ZeroAsym {
+				var sum float64
+				for c, v := range q {
+					sum += float64(float64(v) * float64(centredOffset(hd.kScale[c], hd.kOffset[c], f)))
+				}
+				b.add[j] = float32(sum)
+			}
+		default:
+			if f.Zero == ZeroAsym {
+				b.add[j] = float32(sumOf(q) * float64(centredOffset(hd.kScale[0], hd.kOffset[0], f)))
+			}
+			b.unit[j] *= hd.kScale[0]
+		}
+		b.bias[j] = sumBias(bias[j*biasStride:], n)
+	}
+}
+
+// foldGroups sets the biases of the groups of a token: the codes' centre times the
+// sum of the group's multiplicands; and what the offset of a group is multiplied
+// with: the sum of the queries, for zero points that of the rounded integers.
+func (w *decodeWorker) foldGroups(b *blockState, s *side, j int, q []float32) {
+	f := s.format
+	var amax float32
+	for _, v := range q {
+		amax = max(amax, float32(math.Abs(float64(v))))
+	}
+	var factor float32
+	if amax >= smallestFold {
+		factor = planeLimitOf(f, w.k.reduced) / amax
+	}
+	group := f.Group
+	if group == 0 {
+		group = s.dim
+	}
+	for g := range w.k.segments {
+		part := q[min(g*group, s.dim):min((g+1)*group, s.dim)]
+		var units int32
+		for _, v := range part {
+			units += int32(math.RoundToEven(float64(float32(v * factor))))
+		}
+		b.bias[g*headBlock+j] = units * f.centre()
+		if f.Zero == ZeroPoint {
+			b.share[g*headBlock+j] = float32(units) * b.unit[j]
+		} else {
+			b.share[g*headBlock+j] = float32(sumOf(part))
+		}
+	}
+}
+
+func sumOf(x []float32) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += float64(v)
+	}
+	return sum
+}
+
+func sumBias(parts []int32, n int) int32 {
+	var sum int32
+	for _, v := range parts[:(n+blockWide-1)/blockWide] {
+		sum += v
+	}
+	return sum
+}
+
+// planeLimitOf is the largest multiplicand over a reduction of n codes: n codes of
+// the full range must not leave 32 bits.
+func planeLimitOf(f Format, n int) float32 {
+	return float32(min(planeLimit, math.MaxInt32/(n*(1<<f.Bits-1))))
+}
+
+// centredOffset is what is added to scale·(field − centre).
+func centredOffset(scale, offset float32, f Format) float32 {
+	if f.Zero == ZeroPoint {
+		return scale * (float32(f.centre()) - offset)
+	}
+	return float32(scale*float32(f.centre())) + offset
+}
+
+// readMeta widens a page's metadata: scales, the centred offsets of ZeroAsym and
+// ZeroPoint, and for ZeroPoint the biases as integers.
+func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, weight []int32) {
+	if s.metaSize() == 2 {
+		w.kern.widenF16(scale, meta, s.n)
+	} else {
+		copy(scale[:s.n], floatsOf(meta[:4*s.n]))
+	}
+	at := meta[s.offsetsAt:]
+	switch s.offsetBytes {
+	case 0:
+		return
+	case 1:
+		for i, b := range at[:s.n] {
+			weight[i] = int32(b)
+			offset[i] = float32(scale[i] * float32(s.format.centre()-int32(b)))
+		}
+		return
+	case 2:
+		w.kern.widenF16(offset, at, s.n)
+	default:
+		copy(offset[:s.n], floatsOf(at[:4*s.n]))
+	}
+	centre := float32(s.format.centre())
+	for i, v := range scale[:s.n] {
+		offset[i] += float32(v * centre)
+	}
+}
+
+func floatsOf(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+// readKeyMeta reads K's metadata and folds the queries of every block anew where
+// scales are per channel.
+func (w *decodeWorker) readKeyMeta(s *side, meta []byte) {
+	w.readMeta(s, meta, w.kScale, w.kOffset, w.kWeight)
+	f := s.format
+	if f.Share != ShareChannel {
+		return
+	}
+	n := w.k.reduced
+	for i := range w.blocks {
+		b := &w.blocks[i]
+		for set := range w.k.sets {
+			at := set * n
+			w.kern.fold(b.coef[set*headBlock*coefBytes:], b.unit[set*headBlock:], w.vSums, b.q,
+				w.kScale[at:at+n], w.kWeight[at:at+n], planeLimitOf(f, n), b.heads, n)
+			for j := range b.heads {
+				b.bias[set*headBlock+j] = sumBias(w.vSums[j*biasStride:], n)
+				b.add[set*headBlock+j] = 0
+			}
+			if f.Zero == ZeroAsym {
+				w.kern.laneDot(w.lanes, b.q, w.kOffset[at:at+n], w.zeros, b.heads, n)
+				for j := range b.heads {
+					b.add[set*headBlock+j] = sumLanes(w.lanes[j*laneWidth:])
+				}
+			}
+		}
+	}
+}
+
+// page attends with block b to one page whose metadata has been read.
+func (w *decodeWorker) page(b *blockState, v, k *side, kCodes, vCodes []byte, low int) {
+	w.scores(b, k, kCodes)
+	w.mask(b, low, pageTokens)
+	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
+	w.values(b, v, vCodes)
+}
+
+// scores leaves the page's logits, in powers of two, in w.z.
+func (w *decodeWorker) scores(b *blockState, k *side, codes []byte) {
+	if w.k.store == storeF16 {
+		w.kern.tileF16(w.z, codes, b.q, b.heads, blockWide, 2, w.k.segments[0].steps)
+		return
+	}
+	tile := w.kern.tile8
+	if w.k.store == storeInt4 {
+		tile = w.kern.tile4
+	}
+	for i := range w.k.segments {
+		s := &w.k.segments[i]
+		tile(w.sums[s.sums*b.heads:], codes[s.codes:], b.coef[s.set*headBlock*coefBytes:], b.bias[i*headBlock:],
+			b.heads, s.lanes, s.blocks, s.steps, s.first)
+	}
+	if k.format.Share == ShareToken {
+		var offset []float32
+		if k.format.Zero != ZeroSym {
+			offset = w.kOffset
+		}
+		w.kern.scoreToken(w.z, w.sums, b.unit, w.kScale, offset, b.share, b.heads, len(w.k.segments))
+		return
+	}
+	for i := range w.k.segments {
+		s := &w.k.segments[i]
+		w.kern.scoreUniform(w.z, w.sums[s.sums*b.heads:], b.unit[s.set*headBlock:], b.add[s.set*headBlock:], b.heads, s.blocks, s.lane)
+	}
+}
+
+// mask drops the tokens of a page outside low ≤ t < high.
+func (w *decodeWorker) mask(b *blockState, low, high int) {
+	if low == 0 && high == pageTokens {
+		return
+	}
+	for h := range b.heads {
+		row := w.z[h*maxDim:][:pageTokens]
+		for t := range row {
+			if t < low || t >= high {
+				row[t] = float32(math.Inf(-1))
+			}
+		}
+	}
+}
+
+// values adds the page's weighted values to b's outputs. w.z holds probabilities.
+func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
+	if w.v.store == storeF16 {
+		for i := range w.v.segments {
+			s := &w.v.segments[i]
+			w.kern.tileF16(w.floats, codes[s.codes:], w.z, b.heads, s.lanes, s.blocks, s.steps)
+			w.kern.accumulateFloat(b.o[s.lane:], w.floats, w.r, b.heads, s.lanes*s.blocks)
+		}
+		return
+	}
+	tile := w.kern.tile8
+	if w.v.store == storeInt4 {
+		tile = w.kern.tile4
+	}
+	f := v.format
+	set := -1
+	r := w.r
+	for i := range w.v.segments {
+		s := &w.v.segments[i]
+		if s.set != set {
+			set = s.set
+			w.foldValues(b, v, set)
+		}
+		for j := range b.heads {
+			parts := w.vSums[j*biasStride:]
+			switch {
+			case len(w.v.segments) > 1 && f.Share == ShareChannel && f.Group == blockWide:
+				w.vBias[j] = parts[s.group]
+			default:
+				w.vBias[j] = parts[0] + parts[1]
+			}
+		}
+		tile(w.sums, codes[s.codes:], w.vCoef, w.vBias, b.heads, s.lanes, s.blocks, s.steps, s.first)
+		if f.Share != ShareChannel || f.Group == 0 {
+			w.kern.accumulate(b.o[s.lane:], w.sums, r, w.vUnit, b.heads, s.lanes, s.blocks)
+			continue
+		}
+		var offset []float32
+		at := s.group*w.v.lanes + s.lane
+		if f.Zero != ZeroSym {
+			offset = w.vOffset[at:]
+			w.groupWeights(b, f, s)
+		}
+		if s.group > 0 {
+			r = w.ones
+		}
+		w.kern.accumulateScaled(b.o[s.lane:], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
+	}
+	if f.Share == ShareChannel && f.Group == 0 && f.Zero == ZeroPoint {
+		for j := range b.heads {
+			units := (w.vSums[j*biasStride] + w.vSums[j*biasStride+1]) / f.centre()
+			b.codeSum[j] = float32(b.codeSum[j]*w.r[j]) + float32(float32(units)*w.vUnit[j])
+		}
+	}
+}
+
+// foldValues turns the page's probabilities, times the scales of set where these
+// are per token, into multiplicands.
+func (w *decodeWorker) foldValues(b *blockState, v *side, set int) {
+	f := v.format
+	weight := w.vCentre
+	var scale []float32
+	if f.Share == ShareToken {
+		at := set * pageTokens
+		scale = w.vScale[at : at+pageTokens]
+		if f.Zero == ZeroPoint {
+			weight = w.vWeight[at : at+pageTokens]
+		}
+	}
+	w.kern.fold(w.vCoef, w.vUnit, w.vSums, w.z, scale, weight, planeLimit, b.heads, pageTokens)
+	if f.Share == ShareToken && f.Zero == ZeroAsym {
+		at := set * pageTokens
+		w.kern.laneDot(b.offsets[set*headBlock*laneWidth:], w.z, w.vOffset[at:at+pageTokens], w.r, b.heads, pageTokens)
+	}
+}
+
+// groupWeights sets what a channel's offset is multiplied with over the tokens of
+// segment s: the sum of their probabilities, for zero points that of the rounded ones.
+func (w *decodeWorker) groupWeights(b *blockState, f Format, s *segment) {
+	n := s.steps * w.v.store.step()
+	if f.Zero == ZeroPoint {
+		for j := range b.heads {
+			w.vAdd[j] = float32(float32(w.vBias[j]/f.centre()) * w.vUnit[j])
+		}
+		return
+	}
+	w.kern.laneDot(w.lanes, w.z[s.first:], w.ones, w.zeros, b.heads, n)
+	for j := range b.heads {
+		w.vAdd[j] = sumLanes(w.lanes[j*laneWidth:])
+	}
+}
+
+// floatPage attends with block b to one page of float32 tiles.
+func (w *decodeWorker) floatPage(b *blockState, tileK, tileV []byte, low, high int) {
+	w.kern.tileF32(w.z, tileK, b.q, b.heads, blockWide, 2, w.tk.segments[0].steps)
+	w.mask(b, low, high)
+	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
+	for i := range w.tv.segments {
+		s := &w.tv.segments[i]
+		w.kern.tileF32(w.floats, tileV[s.codes:], w.z, b.heads, s.lanes, s.blocks, s.steps)
+		w.kern.accumulateFloat(b.o[s.lane:], w.floats, w.r, b.heads, s.lanes*s.blocks)
+	}
+}
+
+// finish applies what V's whole head or column shares and leaves the partials of
+// a chunk. hd is nil for a chunk that was read as float32.
+func (w *decodeWorker) finish(h, chunk int, hd *head) {
+	d := w.d
+	lanes := w.tv.lanes
+	for i := range w.blocks {
+		b := &w.blocks[i]
+		for j := range b.heads {
+			at := (h*d.grouped+i*headBlock+j)*d.chunks + chunk
+			p := &d.partial[at]
+			p.top, p.sum = b.top[j], sumLanes(b.sum[j*laneWidth:])
+			o := d.outputs[at*lanes:][:lanes]
+			copy(o, b.o[j*maxDim:][:lanes])
+			if hd != nil && !w.rows && w.v.store != storeF16 {
+				w.unscale(o, b, j, p.sum, hd)
+			}
+		}
+	}
+}
+
+// unscale applies V's shared scales and offsets to the output o of head j.
+func (w *decodeWorker) unscale(o []float32, b *blockState, j int, sum float32, hd *head) {
+	f := w.d.v
+	switch {
+	case f.Share == ShareToken && f.Zero == ZeroAsym:
+		for i := range w.v.segments {
+			s := &w.v.segments[i]
+			add := sumLanes(b.offsets[(s.set*headBlock)*laneWidth+j*laneWidth:])
+			for c := range o[s.lane : s.lane+s.blocks*s.lanes] {
+				o[s.lane+c] += add
+			}
+		}
+	case f.Share == ShareToken || f.Group > 0:
+	case f.Share == ShareChannel:
+		for c := range o {
+			o[c] *= hd.vScale[c]
+			switch f.Zero {
+			case ZeroAsym:
+				o[c] += float32(sum * centredOffset(hd.vScale[c], hd.vOffset[c], f))
+			case ZeroPoint:
+				o[c] += float32(b.codeSum[j] * centredOffset(hd.vScale[c], hd.vOffset[c], f))
+			}
+		}
+	default:
+		for c := range o {
+			o[c] *= hd.vScale[0]
+			if f.Zero == ZeroAsym {
+				o[c] += float32(sum * centredOffset(hd.vScale[0], hd.vOffset[0], f))
+			}
+		}
+	}
+}
+
+// mergeHead joins the chunks of KV head h in order and writes its outputs.
+func (w *decodeWorker) mergeHead(h int) {
+	d := w.d
+	lanes := w.tv.lanes
+	for j := h * d.grouped; j < (h+1)*d.grouped; j++ {
+		parts := d.partial[j*d.chunks : (j+1)*d.chunks]
+		top := float32(math.Inf(-1))
+		for _, p := range parts {
+			top = max(top, p.top)
+		}
+		acc := w.row[:lanes]
+		clear(acc)
+		var sum float32
+		for i, p := range parts {
+			if math.IsInf(float64(p.top), -1) {
+				continue
+			}
+			factor := exp2(p.top - top)
+			sum += float32(p.sum * factor)
+			at := (j*d.chunks + i) * lanes
+			w.kern.merge(acc, d.outputs[at:at+lanes], 1, factor)
+		}
+		out := d.out[j*d.shape.DimV:][:d.shape.DimV]
+		for c := range out {
+			out[c] = acc[c] / sum
+		}
+	}
+}
+
+// unpack decodes page p of a head into the worker's float32 tiles.
+func (c *Cache) unpack(w *decodeWorker, h *head, p int) {
+	kMeta, vMeta, kCodes, vCodes := c.page(h, p)
+	if len(kMeta) == 0 && c.k.n > 0 {
+		kMeta, _, _, _ = c.page(h, p-p%c.k.every)
+	}
+	if len(vMeta) == 0 && c.v.n > 0 {
+		_, vMeta, _, _ = c.page(h, p-p%c.v.every)
+	}
+	w.unpackSide(&c.k, &w.tk, w.tileK, kMeta, kCodes, h.kScale, h.kOffset, w.kScale, w.kOffset, p)
+	w.unpackSide(&c.v, &w.tv, w.tileV, vMeta, vCodes, h.vScale, h.vOffset, w.vScale, w.vOffset, p)
+}
+
+func (w *decodeWorker) unpackSide(s *side, tiles *layout, dst, meta, codes []byte, wholeScale, wholeOffset, scale, offset []float32, p int) {
+	if s.n > 0 {
+		for i := range s.n {
+			scale[i], offset[i] = s.metaValue(meta, i)
+		}
+	}
+	for t := range pageTokens {
+		row := w.row[:s.dim]
+		s.unpackRow(row, codes, scale, offset, wholeScale, wholeOffset, p, t)
+		putRow(dst, tiles, s.key, t, row)
+	}
+}

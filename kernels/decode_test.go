@@ -1,0 +1,267 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// randomSide makes codes, scales and offsets of a format for one head, and the
+// values they stand for, decoded in float64 by the formulas of Format.
+func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded, []float64) {
+	var e Encoded
+	x := make([]float64, tokens*dim)
+	if !f.scaled() {
+		e.Values = make([]float32, len(x))
+		for i := range x {
+			v := float32(r.NormFloat64() * size)
+			switch f.Codec {
+			case CodecF16:
+				v = widenHalf(halfBits(v))
+			case CodecBF16:
+				v = math.Float32frombits(math.Float32bits(v) &^ 0xffff)
+			}
+			e.Values[i], x[i] = v, float64(v)
+		}
+		return e, x
+	}
+	e.Fields = make([]uint8, len(x))
+	e.Scales = make([]float32, f.scales(tokens, dim))
+	q := float64(int(1)<<f.Bits-1) / 2
+	if f.Codec != CodecInt {
+		q = 100
+	}
+	for i := range e.Scales {
+		e.Scales[i] = widenHalf(halfBits(float32(size * 2.5 / q * math.Exp(r.NormFloat64()*0.5))))
+		if f.Codec != CodecInt {
+			continue
+		}
+		switch f.Zero {
+		case ZeroAsym:
+			e.Offsets = append(e.Offsets, widenHalf(halfBits(float32(-2.5*size*(1+0.3*r.NormFloat64())))))
+		case ZeroPoint:
+			e.Offsets = append(e.Offsets, float32(r.IntN(1<<f.Bits)))
+		}
+	}
+	for i := range x {
+		top := 1 << f.elementBits()
+		field := uint8(min(max(int(q+r.NormFloat64()*q/2.5), 0), top-1))
+		if f.Codec == CodecE4M3 || f.Codec == CodecE5M2 {
+			field &= 0xbb // no NaN or infinity
+		}
+		u := unitOf(f, tokens, dim, i/dim, i%dim)
+		scale := float64(e.Scales[u])
+		e.Fields[i] = field
+		switch {
+		case f.Codec == CodecE4M3:
+			x[i] = scale * float8(field, 4, 7)
+		case f.Codec == CodecE5M2:
+			x[i] = scale * float8(field, 5, 15)
+		case f.Zero == ZeroSym:
+			x[i] = scale * (float64(field) - float64(int(1)<<(f.Bits-1)))
+		case f.Zero == ZeroAsym:
+			x[i] = scale*float64(field) + float64(e.Offsets[u])
+		default:
+			x[i] = scale * (float64(field) - float64(e.Offsets[u]))
+		}
+	}
+	return e, x
+}
+
+// float8 is the value of an 8-bit float with the given exponent width and bias.
+func float8(b uint8, exponentBits, bias int) float64 {
+	mantissaBits := 7 - exponentBits
+	e, m := int(b&127)>>mantissaBits, float64(int(b)&(1<<mantissaBits-1))/float64(int(1)<<mantissaBits)
+	v := math.Ldexp(1+m, e-bias)
+	if e == 0 {
+		v = math.Ldexp(m, 1-bias)
+	}
+	if b > 127 {
+		return -v
+	}
+	return v
+}
+
+// unitOf is the index of an element's scale, written out again from the definition of sharing.
+func unitOf(f Format, tokens, dim, token, channel int) int {
+	group := f.Group
+	switch f.Share {
+	case ShareToken:
+		if group == 0 {
+			group = dim
+		}
+		return token*((dim+group-1)/group) + channel/group
+	case ShareChannel:
+		if group == 0 {
+			group = tokens
+		}
+		return token/group*dim + channel
+	}
+	return 0
+}
+
+// attention64 is softmax(scale·q·Kᵀ)·V over the tokens from first on, in float64.
+func attention64(q []float32, k, v []float64, dimK, dimV, tokens, first int, scale float64) []float64 {
+	z := make([]float64, tokens)
+	top := math.Inf(-1)
+	for t := first; t < tokens; t++ {
+		for c := range dimK {
+			z[t] += float64(q[c]) * k[t*dimK+c]
+		}
+		z[t] *= scale
+		top = max(top, z[t])
+	}
+	out := make([]float64, dimV)
+	var sum float64
+	for t := first; t < tokens; t++ {
+		p := math.Exp(z[t] - top)
+		sum += p
+		for c := range dimV {
+			out[c] += p * v[t*dimV+c]
+		}
+	}
+	for c := range out {
+		out[c] /= sum
+	}
+	return out
+}
+
+// decodeCase is one cache, its queries and the exact answer.
+type decodeCase struct {
+	shape   CacheShape
+	k, v    Format
+	options DecodeOptions
+	cache   *Cache
+	q       []float32
+	want    []float64
+}
+
+func newDecodeCase(t testing.TB, seed uint64, shape CacheShape, tokens int, k, v Format, o DecodeOptions) *decodeCase {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 1))
+	c, err := NewCache(shape, k, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if o.Scale == 0 {
+		o.Scale = 1 / math.Sqrt(float64(shape.DimK))
+	}
+	x := &decodeCase{shape: shape, k: k, v: v, options: o, cache: c}
+	for range o.QueryHeads * shape.DimK {
+		x.q = append(x.q, float32(r.NormFloat64()*1.5))
+	}
+	grouped := o.QueryHeads / shape.Heads
+	first := 0
+	if o.Window > 0 {
+		first = max(0, tokens-o.Window)
+	}
+	for h := range shape.Heads {
+		ek, xk := randomSide(r, k, tokens, shape.DimK, 1)
+		ev, xv := randomSide(r, v, tokens, shape.DimV, 1)
+		if err := c.Fill(h, tokens, ek, ev); err != nil {
+			t.Fatal(err)
+		}
+		for j := range grouped {
+			q := x.q[(h*grouped+j)*shape.DimK:][:shape.DimK]
+			x.want = append(x.want, attention64(q, xk, xv, shape.DimK, shape.DimV, tokens, first, o.Scale)...)
+		}
+	}
+	return x
+}
+
+func (x *decodeCase) step(t testing.TB, threads int) ([]float32, string) {
+	t.Helper()
+	o := x.options
+	o.Threads = threads
+	d, err := NewDecoder(x.cache, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	out := make([]float32, o.QueryHeads*x.shape.DimV)
+	if err := d.Step(x.cache, out, x.q); err != nil {
+		t.Fatal(err)
+	}
+	return out, d.Kernel()
+}
+
+// relativeRMS is √(Σ(got−want)²/Σwant²).
+func relativeRMS(got []float32, want []float64) float64 {
+	var e, s float64
+	for i, w := range want {
+		d := float64(got[i]) - w
+		e += d * d
+		s += w * w
+	}
+	return math.Sqrt(e / s)
+}
+
+func (f Format) String() string {
+	name := []string{"f32", "f16", "bf16", "e4m3", "e5m2", fmt.Sprintf("int%d", f.Bits)}[f.Codec]
+	if f.Codec == CodecInt {
+		name += []string{"", "-asym", "-zp"}[f.Zero]
+	}
+	if f.scaled() {
+		name += "-" + []string{"tensor", "head", "token", "channel"}[f.Share]
+		if f.Group > 0 {
+			name += fmt.Sprintf("/%d", f.Group)
+		}
+	}
+	if f.Meta == MetaF32 {
+		name += "@f32"
+	}
+	return name
+}
+
+// everyFormat lists what a side can be: each sharing in each zero form for int8
+// and int4, with the groups that have fused kernels and some that have not.
+func everyFormat() []Format {
+	formats := []Format{{Codec: CodecF32}, {Codec: CodecF16}, {Codec: CodecBF16}, {Codec: CodecE4M3, Share: ShareHead}, {Codec: CodecE5M2, Share: ShareToken}}
+	for _, bits := range []int{8, 4} {
+		for zero := ZeroSym; zero <= ZeroPoint; zero++ {
+			for _, s := range []Format{{Share: ShareTensor}, {Share: ShareHead}, {Share: ShareToken}, {Share: ShareChannel},
+				{Share: ShareToken, Group: 16}, {Share: ShareToken, Group: 32}, {Share: ShareToken, Group: 64}, {Share: ShareToken, Group: 7},
+				{Share: ShareChannel, Group: 32}, {Share: ShareChannel, Group: 64}, {Share: ShareChannel, Group: 128}, {Share: ShareChannel, Group: 7}, {Share: ShareChannel, Group: 1000}} {
+				s.Codec, s.Bits, s.Zero = CodecInt, bits, zero
+				formats = append(formats, s)
+			}
+		}
+	}
+	formats = append(formats,
+		Format{Codec: CodecInt, Bits: 8, Share: ShareToken, Meta: MetaF32},
+		Format{Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 32, Zero: ZeroAsym, Meta: MetaF32},
+		Format{Codec: CodecInt, Bits: 5, Share: ShareToken}, Format{Codec: CodecInt, Bits: 3, Share: ShareToken, Group: 32, Zero: ZeroAsym})
+	return formats
+}
+
+// errorLimit is the pooled relative error of a decode step that kernels.md allows.
+const errorLimit = 2e-4
+
+// TestDecodeFormats runs every format on each side, beside one other, and holds
+// the output against float64 attention over the decoded values.
+func TestDecodeFormats(t *testing.T) {
+	shape := CacheShape{Heads: 2, DimK: 64, DimV: 64, Tokens: 300}
+	other := Format{Codec: CodecInt, Bits: 8, Share: ShareToken}
+	var worst float64
+	for i, f := range everyFormat() {
+		for side := range 2 {
+			k, v := f, other
+			if side == 1 {
+				k, v = other, f
+			}
+			x := newDecodeCase(t, uint64(i), shape, 300, k, v, DecodeOptions{QueryHeads: 6})
+			got, _ := x.step(t, 1)
+			e := relativeRMS(got, x.want)
+			worst = max(worst, e)
+			if !(e <= errorLimit) {
+				t.Errorf("%v:%v: relative error %.3g, want at most %g", k, v, e, errorLimit)
+			}
+			x.cache.Close()
+		}
+	}
+	t.Logf("worst relative error %.3g", worst)
+	_ = slices.Equal[[]int]
+}
