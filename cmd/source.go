@@ -94,6 +94,10 @@ func (s *source) close() {
 	}
 }
 
+func (s *source) warn(format string, args ...any) {
+	s.warnings = append(s.warnings, fmt.Sprintf(format, args...))
+}
+
 // openSource opens the named dumps and picks the layers asked for.
 func openSource(o sourceOptions) (_ *source, err error) {
 	s := &source{}
@@ -136,7 +140,7 @@ func openSource(o sourceOptions) (_ *source, err error) {
 			if !wanted.include(l.Number) {
 				continue
 			}
-			layer, err := newLayer(l)
+			layer, err := newLayer(l, s.warn)
 			if err != nil {
 				return nil, err
 			}
@@ -249,7 +253,7 @@ func (s layerSet) unused() string {
 }
 
 // newLayer presents a dumped layer to eval.
-func newLayer(l *dumps.Layer) (*eval.Layer, error) {
+func newLayer(l *dumps.Layer, warn func(format string, args ...any)) (*eval.Layer, error) {
 	f := l.Facts
 	e := &eval.Layer{
 		Dump: l.Name, Path: l.Path, Number: l.Number, DType: string(l.DType),
@@ -266,10 +270,11 @@ func newLayer(l *dumps.Layer) (*eval.Layer, error) {
 		e.QueryHeads = max(l.KVHeads, len(f.Sinks))
 	}
 	if f.RoPE != nil {
-		e.Facts.Rope = &eval.Rope{
-			Applied: f.RoPEApplied == nil || *f.RoPEApplied,
-			Theta:   f.RoPE.Theta, Style: f.RoPE.Style, Dims: f.RoPE.Dims,
+		rope, err := newRope(f.RoPE, f.RoPEApplied == nil || *f.RoPEApplied, l.HeadDimK, l.Tokens)
+		if err != nil {
+			warn("%s: layer %d: %v; +prerope cannot be had", l.Path, l.Number, err)
 		}
+		e.Facts.Rope = rope
 	}
 	parts := map[eval.Tensor]dumps.Part{eval.Keys: dumps.K, eval.Values: dumps.V, eval.Queries: dumps.Q}
 	e.Read = func(dst []float32, tensor eval.Tensor, head int) error {
