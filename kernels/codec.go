@@ -3,12 +3,13 @@ package kernels
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 )
 
 // codecKernels are one backend's reductions, encoders and decoders. The
 // exported functions check lengths; a backend may rely on them.
 type codecKernels struct {
-	finite        func(x []float32) bool
+	absMax        func(x []float32) float32
 	absMaxRuns    func(dst, x []float32, run int)
 	minMaxRuns    func(lo, hi, x []float32, run int)
 	absMaxColumns func(acc, x []float32)
@@ -68,29 +69,29 @@ func checkColumns(n, columns int) {
 	}
 }
 
+// maxCall bounds the values of one call of a kernel: assembly cannot be
+// preempted, so a long slice is taken in parts.
+const maxCall = 1 << 16
+
 // IndexNonFinite returns the index of the first NaN or infinity in x, or -1.
 func IndexNonFinite(x []float32) int {
-	if active.Load().codec.finite(x) {
+	if finite(AbsMax(x)) {
 		return -1
 	}
-	for i, v := range x {
-		if !finite(v) {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(x, func(v float32) bool { return !finite(v) })
 }
 
 func finite(v float32) bool { return math.Float32bits(v)&0x7f800000 != 0x7f800000 }
 
-// AbsMax returns the largest |x[i]|, 0 for an empty slice. x holds no NaN.
+// AbsMax returns the largest |x[i]|, 0 for an empty slice and a NaN if x holds one.
 func AbsMax(x []float32) float32 {
-	if len(x) == 0 {
-		return 0
+	k := &active.Load().codec
+	var largest float32
+	for len(x) > maxCall {
+		largest = max(largest, k.absMax(x[:maxCall]))
+		x = x[maxCall:]
 	}
-	var largest [1]float32
-	AbsMaxRuns(largest[:], x, len(x))
-	return largest[0]
+	return max(largest, k.absMax(x))
 }
 
 // AbsMaxRuns sets dst[r] to the largest magnitude of run r. x holds no NaN.
@@ -232,31 +233,38 @@ func MultiplyColumns(dst, x, scale []float32) {
 	active.Load().codec.multiplyColumns(dst, x, scale, len(scale))
 }
 
+// inParts calls f for the bounds of parts of n values.
+func inParts(n int, f func(at, end int)) {
+	for at := 0; at < n; at += maxCall {
+		f(at, min(at+maxCall, n))
+	}
+}
+
 // ToF16 writes x as IEEE 754 half floats, two bytes each, little endian: to
 // nearest, ties to even; from 65520 on the result is an infinity. A NaN stays
 // one, made quiet, with the upper bits of its payload.
 func ToF16(dst []byte, x []float32) {
 	checkRuns(len(dst), 2, len(x))
-	active.Load().codec.toF16(dst, x)
+	inParts(len(x), func(at, end int) { active.Load().codec.toF16(dst[2*at:2*end], x[at:end]) })
 }
 
 // FromF16 reads half floats, exactly. A NaN is made quiet.
 func FromF16(dst []float32, src []byte) {
 	checkRuns(len(src), 2, len(dst))
-	active.Load().codec.fromF16(dst, src)
+	inParts(len(dst), func(at, end int) { active.Load().codec.fromF16(dst[at:end], src[2*at:2*end]) })
 }
 
 // ToBF16 writes x as bfloat16, two bytes each, little endian: to nearest, ties
 // to even, overflowing to an infinity. A NaN stays one, made quiet.
 func ToBF16(dst []byte, x []float32) {
 	checkRuns(len(dst), 2, len(x))
-	active.Load().codec.toBF16(dst, x)
+	inParts(len(x), func(at, end int) { active.Load().codec.toBF16(dst[2*at:2*end], x[at:end]) })
 }
 
 // FromBF16 reads bfloat16, exactly.
 func FromBF16(dst []float32, src []byte) {
 	checkRuns(len(src), 2, len(dst))
-	active.Load().codec.fromBF16(dst, src)
+	inParts(len(dst), func(at, end int) { active.Load().codec.fromBF16(dst[at:end], src[2*at:2*end]) })
 }
 
 // Largest finite values of the 8-bit floats (OCP OFP8).
@@ -269,13 +277,13 @@ const (
 // even, magnitudes above 448 saturating to it. A NaN becomes 0x7f with its sign.
 func ToE4M3(dst []byte, x []float32) {
 	checkRuns(len(x), 1, len(dst))
-	active.Load().codec.toE4M3(dst, x)
+	inParts(len(x), func(at, end int) { active.Load().codec.toE4M3(dst[at:end], x[at:end]) })
 }
 
 // FromE4M3 reads E4M3, exactly.
 func FromE4M3(dst []float32, src []byte) {
 	checkRuns(len(src), 1, len(dst))
-	active.Load().codec.fromE4M3(dst, src)
+	inParts(len(dst), func(at, end int) { active.Load().codec.fromE4M3(dst[at:end], src[at:end]) })
 }
 
 // ToE5M2 writes x as OCP FP8 E5M2 (bias 15): to nearest, ties to even,
@@ -283,13 +291,13 @@ func FromE4M3(dst []float32, src []byte) {
 // with its sign.
 func ToE5M2(dst []byte, x []float32) {
 	checkRuns(len(x), 1, len(dst))
-	active.Load().codec.toE5M2(dst, x)
+	inParts(len(x), func(at, end int) { active.Load().codec.toE5M2(dst[at:end], x[at:end]) })
 }
 
 // FromE5M2 reads E5M2, exactly, infinities included. A NaN is made quiet.
 func FromE5M2(dst []float32, src []byte) {
 	checkRuns(len(src), 1, len(dst))
-	active.Load().codec.fromE5M2(dst, src)
+	inParts(len(dst), func(at, end int) { active.Load().codec.fromE5M2(dst[at:end], src[at:end]) })
 }
 
 // ToF32 writes x as it is, four bytes each, little endian.

@@ -2,33 +2,267 @@
 
 package kernels
 
-func avx2Codec(k codecKernels) codecKernels {
-	k.absMaxRuns = func(dst, x []float32, run int) {
-		absMaxBlocks(dst, x, run, 32, absMaxAVX2)
+import "encoding/binary"
+
+// codecAsm is the assembly of one instruction set, for lengths that are whole
+// vectors of lanes values.
+type codecAsm struct {
+	lanes int
+
+	absMaxRuns                    func(dst, x *float32, runs, run int)
+	minMaxRuns                    func(lo, hi, x *float32, runs, run int)
+	absMaxColumns                 func(acc, x *float32, rows, columns int)
+	minMaxColumns                 func(lo, hi, x *float32, rows, columns int)
+	encodeRuns, encodeColumns     func(fields *uint8, x, scale, bias, offset *float32, lo, hi float32, n, run int)
+	decodeRuns, decodeColumns     func(dst *float32, fields *uint8, scale, bias, offset *float32, n, run int)
+	divideRuns, divideColumns     func(dst, x, scale *float32, n, run int)
+	multiplyRuns, multiplyColumns func(dst, x, scale *float32, n, run int)
+
+	toF16, toBF16, toE4M3, toE5M2         func(dst *byte, x *float32, n int)
+	fromF16, fromBF16, fromE4M3, fromE5M2 func(dst *float32, src *byte, n int)
+}
+
+func avx2Codec(weaker codecKernels) codecKernels {
+	k := codecAsm{
+		lanes:      8,
+		absMaxRuns: absMaxRunsAVX2, minMaxRuns: minMaxRunsAVX2,
+		absMaxColumns: absMaxColumnsAVX2, minMaxColumns: minMaxColumnsAVX2,
+		encodeRuns: encodeRunsAVX2, encodeColumns: encodeColumnsAVX2,
+		decodeRuns: decodeRunsAVX2, decodeColumns: decodeColumnsAVX2,
+		divideRuns: divideRunsAVX2, divideColumns: divideColumnsAVX2,
+		multiplyRuns: multiplyRunsAVX2, multiplyColumns: multiplyColumnsAVX2,
+		toF16: toF16AVX2, toBF16: toBF16AVX2, toE4M3: toE4M3AVX2, toE5M2: toE5M2AVX2,
+		fromF16: fromF16AVX2, fromBF16: fromBF16AVX2, fromE4M3: fromE4M3AVX2, fromE5M2: fromE5M2AVX2,
+	}.over(weaker)
+	k.absMax = func(x []float32) float32 {
+		var largest [1]float32 // stays on the stack: the call below is direct
+		n := len(x) - len(x)%8
+		if n > 0 {
+			absMaxRunsAVX2(&largest[0], &x[0], 1, n)
+		}
+		return max(largest[0], weaker.absMax(x[n:]))
+	}
+	// The packers touch 16 bytes at a time: these many fields are left to the weaker backend.
+	const slack = 64
+	k.pack = func(dst []byte, fields []uint8, bits int) {
+		n := 0
+		if bits >= 2 && bits <= 6 && len(fields) > slack {
+			n = (len(fields) - slack) &^ 31
+		}
+		if n > 0 {
+			plan := packPlanAVX2(bits, true)
+			packAVX2(&dst[0], &fields[0], n, &plan[0])
+		}
+		weaker.pack(dst[n/8*bits:], fields[n:], bits)
+	}
+	k.unpack = func(fields []uint8, src []byte, bits int) {
+		n := 0
+		if bits >= 2 && bits <= 6 && len(fields) > slack {
+			n = (len(fields) - slack) &^ 31
+		}
+		if n > 0 {
+			plan := packPlanAVX2(bits, false)
+			unpackAVX2(&fields[0], &src[0], n, &plan[0])
+		}
+		weaker.unpack(fields[n:], src[n/8*bits:], bits)
 	}
 	return k
 }
 
-func avx512Codec(k codecKernels) codecKernels {
-	k.absMaxRuns = func(dst, x []float32, run int) {
-		absMaxBlocks(dst, x, run, 64, absMaxAVX512)
+func avx512Codec(weaker codecKernels) codecKernels {
+	k := codecAsm{
+		lanes:      16,
+		absMaxRuns: absMaxRunsAVX512, minMaxRuns: minMaxRunsAVX512,
+		absMaxColumns: absMaxColumnsAVX512, minMaxColumns: minMaxColumnsAVX512,
+		encodeRuns: encodeRunsAVX512, encodeColumns: encodeColumnsAVX512,
+		decodeRuns: decodeRunsAVX512, decodeColumns: decodeColumnsAVX512,
+		divideRuns: divideRunsAVX512, divideColumns: divideColumnsAVX512,
+		multiplyRuns: multiplyRunsAVX512, multiplyColumns: multiplyColumnsAVX512,
+		toF16: toF16AVX512, toBF16: toBF16AVX512, toE4M3: toE4M3AVX512, toE5M2: toE5M2AVX512,
+		fromF16: fromF16AVX512, fromBF16: fromBF16AVX512, fromE4M3: fromE4M3AVX512, fromE5M2: fromE5M2AVX512,
+	}.over(weaker)
+	k.absMax = func(x []float32) float32 {
+		var largest [1]float32
+		n := len(x) - len(x)%16
+		if n > 0 {
+			absMaxRunsAVX512(&largest[0], &x[0], 1, n)
+		}
+		return max(largest[0], weaker.absMax(x[n:]))
+	}
+	k.pack = func(dst []byte, fields []uint8, bits int) {
+		n := len(fields) &^ 63
+		if bits > 6 {
+			n = 0
+		}
+		if n > 0 {
+			plan := packPlanAVX512(bits, true)
+			packAVX512(&dst[0], &fields[0], n, &plan[0])
+		}
+		weaker.pack(dst[n/8*bits:], fields[n:], bits)
+	}
+	k.unpack = func(fields []uint8, src []byte, bits int) {
+		n := len(fields) &^ 63
+		if bits > 6 {
+			n = 0
+		}
+		if n > 0 {
+			plan := packPlanAVX512(bits, false)
+			unpackAVX512(&fields[0], &src[0], n, &plan[0])
+		}
+		weaker.unpack(fields[n:], src[n/8*bits:], bits)
 	}
 	return k
 }
 
-// absMaxBlocks runs whole blocks in assembly and the tail in Go: a maximum does
-// not depend on where it is cut.
-func absMaxBlocks(dst, x []float32, run, block int, asm func(*float32, int) float32) {
-	n := run - run%block
-	if n == 0 {
-		absMaxRunsGeneric(dst, x, run)
-		return
+// over returns weaker with asm in its place where a length is whole vectors.
+func (asm codecAsm) over(weaker codecKernels) codecKernels {
+	k := weaker
+	whole := func(n, run int) bool { return n > 0 && run%asm.lanes == 0 }
+	k.absMaxRuns = func(dst, x []float32, run int) {
+		if !whole(len(x), run) {
+			weaker.absMaxRuns(dst, x, run)
+			return
+		}
+		asm.absMaxRuns(&dst[0], &x[0], len(dst), run)
 	}
-	for r := range dst {
-		xr := x[r*run : (r+1)*run]
-		dst[r] = asm(&xr[0], n)
-		for _, v := range xr[n:] {
-			dst[r] = max(dst[r], abs32(v))
+	k.minMaxRuns = func(lo, hi, x []float32, run int) {
+		if !whole(len(x), run) {
+			weaker.minMaxRuns(lo, hi, x, run)
+			return
+		}
+		asm.minMaxRuns(&lo[0], &hi[0], &x[0], len(lo), run)
+	}
+	k.absMaxColumns = func(acc, x []float32) {
+		if !whole(len(x), len(acc)) {
+			weaker.absMaxColumns(acc, x)
+			return
+		}
+		asm.absMaxColumns(&acc[0], &x[0], len(x)/len(acc), len(acc))
+	}
+	k.minMaxColumns = func(lo, hi, x []float32) {
+		if !whole(len(x), len(lo)) {
+			weaker.minMaxColumns(lo, hi, x)
+			return
+		}
+		asm.minMaxColumns(&lo[0], &hi[0], &x[0], len(x)/len(lo), len(lo))
+	}
+	k.encodeRuns = func(fields []uint8, x []float32, run int, a Affine) {
+		if !whole(len(x), run) {
+			weaker.encodeRuns(fields, x, run, a)
+			return
+		}
+		asm.encodeRuns(&fields[0], &x[0], &a.Scale[0], &a.Bias[0], &a.Offset[0], a.Lo, a.Hi, len(a.Scale), run)
+	}
+	k.encodeColumns = func(fields []uint8, x []float32, columns int, a Affine) {
+		if !whole(len(x), columns) {
+			weaker.encodeColumns(fields, x, columns, a)
+			return
+		}
+		asm.encodeColumns(&fields[0], &x[0], &a.Scale[0], &a.Bias[0], &a.Offset[0], a.Lo, a.Hi, len(x)/columns, columns)
+	}
+	k.decodeRuns = func(dst []float32, fields []uint8, run int, a Affine) {
+		if !whole(len(dst), run) {
+			weaker.decodeRuns(dst, fields, run, a)
+			return
+		}
+		asm.decodeRuns(&dst[0], &fields[0], &a.Scale[0], &a.Bias[0], &a.Offset[0], len(a.Scale), run)
+	}
+	k.decodeColumns = func(dst []float32, fields []uint8, columns int, a Affine) {
+		if !whole(len(dst), columns) {
+			weaker.decodeColumns(dst, fields, columns, a)
+			return
+		}
+		asm.decodeColumns(&dst[0], &fields[0], &a.Scale[0], &a.Bias[0], &a.Offset[0], len(dst)/columns, columns)
+	}
+	type scaleSlices = func(dst, x, scale []float32, run int)
+	type scaleAsm = func(dst, x, scale *float32, n, run int)
+	runs := func(asm scaleAsm, weaker scaleSlices) scaleSlices {
+		return func(dst, x, scale []float32, run int) {
+			if !whole(len(x), run) {
+				weaker(dst, x, scale, run)
+				return
+			}
+			asm(&dst[0], &x[0], &scale[0], len(x)/run, run)
 		}
 	}
+	k.divideRuns = runs(asm.divideRuns, weaker.divideRuns)
+	k.divideColumns = runs(asm.divideColumns, weaker.divideColumns)
+	k.multiplyRuns = runs(asm.multiplyRuns, weaker.multiplyRuns)
+	k.multiplyColumns = runs(asm.multiplyColumns, weaker.multiplyColumns)
+
+	to := func(size int, asm2 func(*byte, *float32, int), weaker func([]byte, []float32)) func([]byte, []float32) {
+		return func(dst []byte, x []float32) {
+			n := len(x) - len(x)%asm.lanes
+			if n > 0 {
+				asm2(&dst[0], &x[0], n)
+			}
+			weaker(dst[n*size:], x[n:])
+		}
+	}
+	k.toF16, k.toBF16 = to(2, asm.toF16, weaker.toF16), to(2, asm.toBF16, weaker.toBF16)
+	k.toE4M3, k.toE5M2 = to(1, asm.toE4M3, weaker.toE4M3), to(1, asm.toE5M2, weaker.toE5M2)
+	from := func(size int, asm2 func(*float32, *byte, int), weaker func([]float32, []byte)) func([]float32, []byte) {
+		return func(dst []float32, src []byte) {
+			n := len(dst) - len(dst)%asm.lanes
+			if n > 0 {
+				asm2(&dst[0], &src[0], n)
+			}
+			weaker(dst[n:], src[n*size:])
+		}
+	}
+	k.fromF16, k.fromBF16 = from(2, asm.fromF16, weaker.fromF16), from(2, asm.fromBF16, weaker.fromBF16)
+	k.fromE4M3, k.fromE5M2 = from(1, asm.fromE4M3, weaker.fromE4M3), from(1, asm.fromE5M2, weaker.fromE5M2)
+	return k
+}
+
+// A packPlan holds the constants of the packers for one number of bits, at the
+// offsets that kernels/gen names.
+type packPlan [128]byte
+
+func newPackPlan(bits int) (p packPlan) {
+	for i := range 2 {
+		p[64+2*i], p[64+2*i+1] = 1, 1<<bits
+	}
+	binary.LittleEndian.PutUint16(p[68:], 1)
+	binary.LittleEndian.PutUint16(p[70:], 1<<(2*bits))
+	p[72], p[80] = byte(4*bits), byte(16-bits)
+	binary.LittleEndian.PutUint64(p[88:], 1<<(8*bits)-1)
+	for j := range 8 {
+		p[96+j] = byte(j * bits)
+		binary.LittleEndian.PutUint16(p[112+2*j:], 1<<(16-bits-j*bits%8))
+	}
+	for i := range 4 {
+		p[104+i] = 1<<bits - 1
+	}
+	return p
+}
+
+func packPlanAVX512(bits int, pack bool) packPlan {
+	p := newPackPlan(bits)
+	for i := range 64 {
+		switch {
+		case !pack:
+			p[i] = byte(i/8*bits + i%8)
+		case i < 8*bits:
+			p[i] = byte(i/bits*8 + i%bits)
+		}
+	}
+	return p
+}
+
+// packPlanAVX2 indexes within each half of a vector, as the shuffle does.
+func packPlanAVX2(bits int, pack bool) packPlan {
+	p := newPackPlan(bits)
+	for i := range 32 {
+		half, j := i/16, i%16
+		switch {
+		case !pack:
+			p[i] = byte(half*bits + j/2*bits/8 + j%2)
+		case j < 2*bits:
+			p[i] = byte(j/bits*8 + j%bits)
+		default:
+			p[i] = 0x80 // a zero byte
+		}
+	}
+	return p
 }

@@ -4,81 +4,1737 @@
 
 #include "textflag.h"
 
-// func absMaxAVX2(x *float32, n int) float32
-// Requires: AVX, AVX2, SSE
-TEXT ·absMaxAVX2(SB), NOSPLIT, $0-20
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	MOVL         $0x7fffffff, DX
-	VMOVD        DX, X0
+// func absMaxRunsAVX2(dst *float32, x *float32, runs int, run int)
+// Requires: AVX, AVX2
+TEXT ·absMaxRunsAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         runs+16(FP), DX
+	MOVQ         run+24(FP), BX
+	MOVL         $0x7fffffff, SI
+	VMOVD        SI, X0
 	VPBROADCASTD X0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
 
-loop:
-	VANDPS       (AX), Y0, Y5
-	VMAXPS       Y5, Y1, Y1
-	VANDPS       32(AX), Y0, Y5
-	VMAXPS       Y5, Y2, Y2
-	VANDPS       64(AX), Y0, Y5
-	VMAXPS       Y5, Y3, Y3
-	VANDPS       96(AX), Y0, Y5
-	VMAXPS       Y5, Y4, Y4
-	ADDQ         $0x80, AX
-	SUBQ         $0x20, CX
-	JNZ          loop
-	VMAXPS       Y2, Y1, Y1
-	VMAXPS       Y4, Y3, Y3
-	VMAXPS       Y3, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VMAXPS       X1, X0, X0
-	VPERMILPS    $0x4e, X0, X1
-	VMAXPS       X0, X1, X0
-	VPERMILPS    $0xb1, X0, X1
-	VMAXPS       X0, X1, X0
-	MOVSS        X0, ret+16(FP)
+loop1:
+	VXORPS Y1, Y1, Y1
+	MOVQ   BX, SI
+
+loop2:
+	VANDPS       (CX), Y0, Y2
+	VPMAXSD      Y2, Y1, Y1
+	ADDQ         $0x20, CX
+	SUBQ         $0x00000008, SI
+	JNZ          loop2
+	VEXTRACTF128 $0x01, Y1, X2
+	VPMAXSD      X1, X2, X2
+	VPERMILPS    $0x4e, X2, X1
+	VPMAXSD      X2, X1, X2
+	VPERMILPS    $0xb1, X2, X1
+	VPMAXSD      X2, X1, X2
+	VMOVSS       X2, (AX)
+	ADDQ         $0x04, AX
+	SUBQ         $0x00000001, DX
+	JNZ          loop1
 	VZEROUPPER
 	RET
 
-// func absMaxAVX512(x *float32, n int) float32
-// Requires: AVX, AVX512F, SSE
-TEXT ·absMaxAVX512(SB), NOSPLIT, $0-20
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	MOVL         $0x7fffffff, DX
-	VMOVD        DX, X0
-	VPBROADCASTD X0, Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	VPXORD       Z3, Z3, Z3
-	VPXORD       Z4, Z4, Z4
+// func minMaxRunsAVX2(lo *float32, hi *float32, x *float32, runs int, run int)
+// Requires: AVX
+TEXT ·minMaxRunsAVX2(SB), NOSPLIT, $0-40
+	MOVQ   lo+0(FP), AX
+	MOVQ   hi+8(FP), CX
+	MOVQ   x+16(FP), DX
+	MOVQ   runs+24(FP), BX
+	MOVQ   run+32(FP), SI
+	VXORPS X0, X0, X0
 
-loop:
-	VPANDD        (AX), Z0, Z5
-	VMAXPS        Z5, Z1, Z1
-	VPANDD        64(AX), Z0, Z5
-	VMAXPS        Z5, Z2, Z2
-	VPANDD        128(AX), Z0, Z5
-	VMAXPS        Z5, Z3, Z3
-	VPANDD        192(AX), Z0, Z5
-	VMAXPS        Z5, Z4, Z4
-	ADDQ          $0x00000100, AX
-	SUBQ          $0x40, CX
-	JNZ           loop
-	VMAXPS        Z2, Z1, Z1
-	VMAXPS        Z4, Z3, Z3
-	VMAXPS        Z3, Z1, Z1
-	VEXTRACTF64X4 $0x00, Z1, Y0
+loop3:
+	VMOVUPS (DX), Y1
+	VMOVAPS Y1, Y2
+	MOVQ    SI, DI
+
+loop4:
+	VMOVUPS      (DX), Y3
+	VMINPS       Y3, Y1, Y1
+	VMAXPS       Y3, Y2, Y2
+	ADDQ         $0x20, DX
+	SUBQ         $0x00000008, DI
+	JNZ          loop4
+	VEXTRACTF128 $0x01, Y1, X3
+	VMINPS       X1, X3, X3
+	VPERMILPS    $0x4e, X3, X1
+	VMINPS       X3, X1, X3
+	VPERMILPS    $0xb1, X3, X1
+	VMINPS       X3, X1, X3
+	VADDSS       X0, X3, X3
+	VMOVSS       X3, (AX)
+	VEXTRACTF128 $0x01, Y2, X1
+	VMAXPS       X2, X1, X1
+	VPERMILPS    $0x4e, X1, X2
+	VMAXPS       X1, X2, X1
+	VPERMILPS    $0xb1, X1, X2
+	VMAXPS       X1, X2, X1
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (CX)
+	ADDQ         $0x04, AX
+	ADDQ         $0x04, CX
+	SUBQ         $0x00000001, BX
+	JNZ          loop3
+	VZEROUPPER
+	RET
+
+// func absMaxColumnsAVX2(acc *float32, x *float32, rows int, columns int)
+// Requires: AVX, AVX2
+TEXT ·absMaxColumnsAVX2(SB), NOSPLIT, $0-32
+	MOVQ         acc+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         columns+24(FP), BX
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVL         $0x7fffffff, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Y0
+
+wide:
+	CMPQ    BX, $0x00000020
+	JLT     narrow
+	MOVQ    CX, DI
+	MOVQ    DX, R8
+	VMOVUPS (AX), Y1
+	VMOVUPS 32(AX), Y2
+	VMOVUPS 64(AX), Y3
+	VMOVUPS 96(AX), Y4
+
+loop5:
+	VANDPS  (DI), Y0, Y5
+	VPMAXSD Y5, Y1, Y1
+	VANDPS  32(DI), Y0, Y5
+	VPMAXSD Y5, Y2, Y2
+	VANDPS  64(DI), Y0, Y5
+	VPMAXSD Y5, Y3, Y3
+	VANDPS  96(DI), Y0, Y5
+	VPMAXSD Y5, Y4, Y4
+	ADDQ    SI, DI
+	SUBQ    $0x00000001, R8
+	JNZ     loop5
+	VMOVUPS Y1, (AX)
+	VMOVUPS Y2, 32(AX)
+	VMOVUPS Y3, 64(AX)
+	VMOVUPS Y4, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000080, CX
+	SUBQ    $0x00000020, BX
+	JMP     wide
+
+narrow:
+	TESTQ   BX, BX
+	JZ      end
+	MOVQ    CX, DI
+	MOVQ    DX, R8
+	VMOVUPS (AX), Y1
+
+loop6:
+	VANDPS  (DI), Y0, Y2
+	VPMAXSD Y2, Y1, Y1
+	ADDQ    SI, DI
+	SUBQ    $0x00000001, R8
+	JNZ     loop6
+	VMOVUPS Y1, (AX)
+	ADDQ    $0x00000020, AX
+	ADDQ    $0x00000020, CX
+	SUBQ    $0x00000008, BX
+	JMP     narrow
+
+end:
+	VZEROUPPER
+	RET
+
+// func minMaxColumnsAVX2(lo *float32, hi *float32, x *float32, rows int, columns int)
+// Requires: AVX
+TEXT ·minMaxColumnsAVX2(SB), NOSPLIT, $0-40
+	MOVQ   lo+0(FP), AX
+	MOVQ   hi+8(FP), CX
+	MOVQ   x+16(FP), DX
+	MOVQ   rows+24(FP), BX
+	MOVQ   columns+32(FP), SI
+	MOVQ   SI, DI
+	SHLQ   $0x02, DI
+	VXORPS Y0, Y0, Y0
+
+wide:
+	CMPQ    SI, $0x00000020
+	JLT     narrow
+	MOVQ    DX, R8
+	MOVQ    BX, R9
+	VMOVUPS (AX), Y1
+	VMOVUPS 32(AX), Y2
+	VMOVUPS 64(AX), Y3
+	VMOVUPS 96(AX), Y4
+	VMOVUPS (CX), Y5
+	VMOVUPS 32(CX), Y6
+	VMOVUPS 64(CX), Y7
+	VMOVUPS 96(CX), Y8
+
+loop7:
+	VMOVUPS (R8), Y9
+	VMINPS  Y9, Y1, Y1
+	VMAXPS  Y9, Y5, Y5
+	VMOVUPS 32(R8), Y9
+	VMINPS  Y9, Y2, Y2
+	VMAXPS  Y9, Y6, Y6
+	VMOVUPS 64(R8), Y9
+	VMINPS  Y9, Y3, Y3
+	VMAXPS  Y9, Y7, Y7
+	VMOVUPS 96(R8), Y9
+	VMINPS  Y9, Y4, Y4
+	VMAXPS  Y9, Y8, Y8
+	ADDQ    DI, R8
+	SUBQ    $0x00000001, R9
+	JNZ     loop7
+	VADDPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS Y2, 32(AX)
+	VADDPS  Y0, Y3, Y3
+	VMOVUPS Y3, 64(AX)
+	VADDPS  Y0, Y4, Y4
+	VMOVUPS Y4, 96(AX)
+	ADDQ    $0x00000080, AX
+	VADDPS  Y0, Y5, Y5
+	VMOVUPS Y5, (CX)
+	VADDPS  Y0, Y6, Y6
+	VMOVUPS Y6, 32(CX)
+	VADDPS  Y0, Y7, Y7
+	VMOVUPS Y7, 64(CX)
+	VADDPS  Y0, Y8, Y8
+	VMOVUPS Y8, 96(CX)
+	ADDQ    $0x00000080, CX
+	ADDQ    $0x00000080, DX
+	SUBQ    $0x00000020, SI
+	JMP     wide
+
+narrow:
+	TESTQ   SI, SI
+	JZ      end
+	MOVQ    DX, R8
+	MOVQ    BX, R9
+	VMOVUPS (AX), Y1
+	VMOVUPS (CX), Y2
+
+loop8:
+	VMOVUPS (R8), Y3
+	VMINPS  Y3, Y1, Y1
+	VMAXPS  Y3, Y2, Y2
+	ADDQ    DI, R8
+	SUBQ    $0x00000001, R9
+	JNZ     loop8
+	VADDPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	ADDQ    $0x00000020, AX
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS Y2, (CX)
+	ADDQ    $0x00000020, CX
+	ADDQ    $0x00000020, DX
+	SUBQ    $0x00000008, SI
+	JMP     narrow
+
+end:
+	VZEROUPPER
+	RET
+
+// func encodeRunsAVX2(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, runs int, run int)
+// Requires: AVX, AVX2, SSE
+TEXT ·encodeRunsAVX2(SB), NOSPLIT, $0-64
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         runs+48(FP), DX
+	MOVQ         run+56(FP), BX
+	MOVQ         scale+16(FP), SI
+	MOVQ         bias+24(FP), DI
+	MOVQ         offset+32(FP), R8
+	MOVSS        lo+40(FP), X0
+	VBROADCASTSS X0, Y0
+	MOVSS        hi+44(FP), X1
+	VBROADCASTSS X1, Y1
+	VXORPS       Y2, Y2, Y2
+
+loop9:
+	VBROADCASTSS (SI), Y3
+	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (R8), Y5
+	VCMPPS       $0x04, Y2, Y3, Y6
+	MOVQ         BX, R9
+
+loop10:
+	VMOVUPS      (CX), Y7
+	VSUBPS       Y5, Y7, Y7
+	VDIVPS       Y3, Y7, Y7
+	VANDPS       Y6, Y7, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VADDPS       Y4, Y7, Y7
+	VMAXPS       Y0, Y7, Y7
+	VMINPS       Y1, Y7, Y7
+	VCVTTPS2DQ   Y7, Y7
+	VEXTRACTI128 $0x01, Y7, X8
+	VPACKUSDW    X8, X7, X8
+	VPACKUSWB    X8, X8, X8
+	VMOVQ        X8, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x08, AX
+	SUBQ         $0x00000008, R9
+	JNZ          loop10
+	ADDQ         $0x04, SI
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	SUBQ         $0x00000001, DX
+	JNZ          loop9
+	VZEROUPPER
+	RET
+
+// func encodeColumnsAVX2(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, rows int, columns int)
+// Requires: AVX, AVX2, SSE
+TEXT ·encodeColumnsAVX2(SB), NOSPLIT, $0-64
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         rows+48(FP), DX
+	MOVQ         columns+56(FP), BX
+	MOVQ         scale+16(FP), SI
+	MOVQ         bias+24(FP), DI
+	MOVQ         offset+32(FP), R8
+	MOVSS        lo+40(FP), X0
+	VBROADCASTSS X0, Y0
+	MOVSS        hi+44(FP), X1
+	VBROADCASTSS X1, Y1
+	VXORPS       Y2, Y2, Y2
+
+loop11:
+	XORQ R9, R9
+	MOVQ BX, R10
+
+loop12:
+	VMOVUPS      (SI)(R9*4), Y3
+	VMOVUPS      (DI)(R9*4), Y4
+	VMOVUPS      (R8)(R9*4), Y5
+	VCMPPS       $0x04, Y2, Y3, Y6
+	VMOVUPS      (CX), Y7
+	VSUBPS       Y5, Y7, Y7
+	VDIVPS       Y3, Y7, Y7
+	VANDPS       Y6, Y7, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VADDPS       Y4, Y7, Y7
+	VMAXPS       Y0, Y7, Y7
+	VMINPS       Y1, Y7, Y7
+	VCVTTPS2DQ   Y7, Y7
+	VEXTRACTI128 $0x01, Y7, X3
+	VPACKUSDW    X3, X7, X3
+	VPACKUSWB    X3, X3, X3
+	VMOVQ        X3, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x08, AX
+	ADDQ         $0x08, R9
+	SUBQ         $0x00000008, R10
+	JNZ          loop12
+	SUBQ         $0x00000001, DX
+	JNZ          loop11
+	VZEROUPPER
+	RET
+
+// func decodeRunsAVX2(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, runs int, run int)
+// Requires: AVX, AVX2
+TEXT ·decodeRunsAVX2(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ fields+8(FP), CX
+	MOVQ runs+40(FP), DX
+	MOVQ run+48(FP), BX
+	MOVQ scale+16(FP), SI
+	MOVQ bias+24(FP), DI
+	MOVQ offset+32(FP), R8
+
+loop13:
+	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y1
+	VBROADCASTSS (R8), Y2
+	MOVQ         BX, R9
+
+loop14:
+	VPMOVZXBD (CX), Y3
+	VCVTDQ2PS Y3, Y3
+	VSUBPS    Y1, Y3, Y3
+	VMULPS    Y0, Y3, Y3
+	VADDPS    Y2, Y3, Y3
+	VMOVUPS   Y3, (AX)
+	ADDQ      $0x08, CX
+	ADDQ      $0x20, AX
+	SUBQ      $0x00000008, R9
+	JNZ       loop14
+	ADDQ      $0x04, SI
+	ADDQ      $0x04, DI
+	ADDQ      $0x04, R8
+	SUBQ      $0x00000001, DX
+	JNZ       loop13
+	VZEROUPPER
+	RET
+
+// func decodeColumnsAVX2(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, rows int, columns int)
+// Requires: AVX, AVX2
+TEXT ·decodeColumnsAVX2(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ fields+8(FP), CX
+	MOVQ rows+40(FP), DX
+	MOVQ columns+48(FP), BX
+	MOVQ scale+16(FP), SI
+	MOVQ bias+24(FP), DI
+	MOVQ offset+32(FP), R8
+
+loop15:
+	XORQ R9, R9
+	MOVQ BX, R10
+
+loop16:
+	VPMOVZXBD (CX), Y0
+	VCVTDQ2PS Y0, Y0
+	VSUBPS    (DI)(R9*4), Y0, Y0
+	VMULPS    (SI)(R9*4), Y0, Y0
+	VADDPS    (R8)(R9*4), Y0, Y0
+	VMOVUPS   Y0, (AX)
+	ADDQ      $0x08, CX
+	ADDQ      $0x20, AX
+	ADDQ      $0x08, R9
+	SUBQ      $0x00000008, R10
+	JNZ       loop16
+	SUBQ      $0x00000001, DX
+	JNZ       loop15
+	VZEROUPPER
+	RET
+
+// func divideRunsAVX2(dst *float32, x *float32, scale *float32, runs int, run int)
+// Requires: AVX
+TEXT ·divideRunsAVX2(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   runs+24(FP), BX
+	MOVQ   run+32(FP), SI
+	VXORPS Y0, Y0, Y0
+
+loop17:
+	VBROADCASTSS (DX), Y1
+	MOVQ         SI, DI
+
+loop18:
+	VMOVUPS (CX), Y2
+	VCMPPS  $0x04, Y0, Y1, Y3
+	VDIVPS  Y1, Y2, Y2
+	VANDPS  Y3, Y2, Y2
+	VMOVUPS Y2, (AX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, AX
+	SUBQ    $0x00000008, DI
+	JNZ     loop18
+	ADDQ    $0x04, DX
+	SUBQ    $0x00000001, BX
+	JNZ     loop17
+	VZEROUPPER
+	RET
+
+// func multiplyRunsAVX2(dst *float32, x *float32, scale *float32, runs int, run int)
+// Requires: AVX
+TEXT ·multiplyRunsAVX2(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   runs+24(FP), BX
+	MOVQ   run+32(FP), SI
+	VXORPS Y0, Y0, Y0
+
+loop19:
+	VBROADCASTSS (DX), Y0
+	MOVQ         SI, DI
+
+loop20:
+	VMOVUPS (CX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, AX
+	SUBQ    $0x00000008, DI
+	JNZ     loop20
+	ADDQ    $0x04, DX
+	SUBQ    $0x00000001, BX
+	JNZ     loop19
+	VZEROUPPER
+	RET
+
+// func divideColumnsAVX2(dst *float32, x *float32, scale *float32, rows int, columns int)
+// Requires: AVX
+TEXT ·divideColumnsAVX2(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   rows+24(FP), BX
+	MOVQ   columns+32(FP), SI
+	VXORPS Y0, Y0, Y0
+
+loop21:
+	XORQ DI, DI
+	MOVQ SI, R8
+
+loop22:
+	VMOVUPS (DX)(DI*4), Y2
+	VMOVUPS (CX), Y1
+	VCMPPS  $0x04, Y0, Y2, Y3
+	VDIVPS  Y2, Y1, Y1
+	VANDPS  Y3, Y1, Y1
+	VMOVUPS Y1, (AX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, AX
+	ADDQ    $0x08, DI
+	SUBQ    $0x00000008, R8
+	JNZ     loop22
+	SUBQ    $0x00000001, BX
+	JNZ     loop21
+	VZEROUPPER
+	RET
+
+// func multiplyColumnsAVX2(dst *float32, x *float32, scale *float32, rows int, columns int)
+// Requires: AVX
+TEXT ·multiplyColumnsAVX2(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   rows+24(FP), BX
+	MOVQ   columns+32(FP), SI
+	VXORPS Y0, Y0, Y0
+
+loop23:
+	XORQ DI, DI
+	MOVQ SI, R8
+
+loop24:
+	VMOVUPS (DX)(DI*4), Y1
+	VMOVUPS (CX), Y0
+	VMULPS  Y1, Y0, Y0
+	VMOVUPS Y0, (AX)
+	ADDQ    $0x20, CX
+	ADDQ    $0x20, AX
+	ADDQ    $0x08, DI
+	SUBQ    $0x00000008, R8
+	JNZ     loop24
+	SUBQ    $0x00000001, BX
+	JNZ     loop23
+	VZEROUPPER
+	RET
+
+// func toF16AVX2(dst *byte, x *float32, n int)
+// Requires: AVX, F16C
+TEXT ·toF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ x+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop25:
+	VMOVUPS   (AX), Y0
+	VCVTPS2PH $0x00, Y0, (CX)
+	ADDQ      $0x20, AX
+	ADDQ      $0x10, CX
+	SUBQ      $0x00000008, DX
+	JNZ       loop25
+	VZEROUPPER
+	RET
+
+// func toBF16AVX2(dst *byte, x *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·toBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ         x+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000040, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x00007fff, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+
+loop26:
+	VMOVUPS      (AX), Y5
+	VANDPS       Y5, Y0, Y6
+	VPCMPGTD     Y1, Y6, Y8
+	VPSRLD       $0x10, Y5, Y6
+	VANDPS       Y6, Y4, Y7
+	VORPS        Y6, Y2, Y6
+	VPADDD       Y5, Y7, Y7
+	VPADDD       Y3, Y7, Y7
+	VPSRLD       $0x10, Y7, Y7
+	VPBLENDVB    Y8, Y6, Y7, Y7
+	VEXTRACTI128 $0x01, Y7, X5
+	VPACKUSDW    X5, X7, X5
+	VMOVDQU      X5, (CX)
+	ADDQ         $0x20, AX
+	ADDQ         $0x10, CX
+	SUBQ         $0x00000008, DX
+	JNZ          loop26
+	VZEROUPPER
+	RET
+
+// func toE4M3AVX2(dst *byte, x *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·toE4M3AVX2(SB), NOSPLIT, $0-24
+	MOVQ         x+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x43e00000, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x3c800000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x46800000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+	MOVL         $0xc407ffff, BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Y5
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X6
+	VPBROADCASTD X6, Y6
+	MOVL         $0x0000007f, BX
+	VMOVD        BX, X7
+	VPBROADCASTD X7, Y7
+	MOVL         $0x00000080, BX
+	VMOVD        BX, X8
+	VPBROADCASTD X8, Y8
+	MOVL         $0x000000ff, BX
+	VMOVD        BX, X9
+	VPBROADCASTD X9, Y9
+
+loop27:
+	VMOVUPS      (AX), Y10
+	VPSRLD       $0x18, Y10, Y12
+	VANDPS       Y12, Y8, Y12
+	VANDPS       Y10, Y0, Y10
+	VPCMPGTD     Y1, Y10, Y13
+	VPMINUD      Y10, Y2, Y10
+	VPCMPGTD     Y10, Y3, Y14
+	VPSRLD       $0x14, Y10, Y11
+	VANDPS       Y11, Y6, Y11
+	VPADDD       Y11, Y10, Y11
+	VPADDD       Y5, Y11, Y11
+	VPSRLD       $0x14, Y11, Y11
+	VADDPS       Y10, Y4, Y10
+	VANDPS       Y10, Y9, Y10
+	VPBLENDVB    Y14, Y10, Y11, Y11
+	VPBLENDVB    Y13, Y7, Y11, Y11
+	VORPS        Y12, Y11, Y11
+	VEXTRACTI128 $0x01, Y11, X10
+	VPACKUSDW    X10, X11, X10
+	VPACKUSWB    X10, X10, X10
+	VMOVQ        X10, (CX)
+	ADDQ         $0x20, AX
+	ADDQ         $0x08, CX
+	SUBQ         $0x00000008, DX
+	JNZ          loop27
+	VZEROUPPER
+	RET
+
+// func toE5M2AVX2(dst *byte, x *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·toE5M2AVX2(SB), NOSPLIT, $0-24
+	MOVQ         x+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x47600000, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x38800000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x43000000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+	MOVL         $0xc80fffff, BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Y5
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X6
+	VPBROADCASTD X6, Y6
+	MOVL         $0x0000007f, BX
+	VMOVD        BX, X7
+	VPBROADCASTD X7, Y7
+	MOVL         $0x00000080, BX
+	VMOVD        BX, X8
+	VPBROADCASTD X8, Y8
+	MOVL         $0x000000ff, BX
+	VMOVD        BX, X9
+	VPBROADCASTD X9, Y9
+
+loop28:
+	VMOVUPS      (AX), Y10
+	VPSRLD       $0x18, Y10, Y12
+	VANDPS       Y12, Y8, Y12
+	VANDPS       Y10, Y0, Y10
+	VPCMPGTD     Y1, Y10, Y13
+	VPMINUD      Y10, Y2, Y10
+	VPCMPGTD     Y10, Y3, Y14
+	VPSRLD       $0x15, Y10, Y11
+	VANDPS       Y11, Y6, Y11
+	VPADDD       Y11, Y10, Y11
+	VPADDD       Y5, Y11, Y11
+	VPSRLD       $0x15, Y11, Y11
+	VADDPS       Y10, Y4, Y10
+	VANDPS       Y10, Y9, Y10
+	VPBLENDVB    Y14, Y10, Y11, Y11
+	VPBLENDVB    Y13, Y7, Y11, Y11
+	VORPS        Y12, Y11, Y11
+	VEXTRACTI128 $0x01, Y11, X10
+	VPACKUSDW    X10, X11, X10
+	VPACKUSWB    X10, X10, X10
+	VMOVQ        X10, (CX)
+	ADDQ         $0x20, AX
+	ADDQ         $0x08, CX
+	SUBQ         $0x00000008, DX
+	JNZ          loop28
+	VZEROUPPER
+	RET
+
+// func fromF16AVX2(dst *float32, src *byte, n int)
+// Requires: AVX, F16C
+TEXT ·fromF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ src+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop29:
+	VCVTPH2PS (AX), Y0
+	VMOVUPS   Y0, (CX)
+	ADDQ      $0x10, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x00000008, DX
+	JNZ       loop29
+	VZEROUPPER
+	RET
+
+// func fromBF16AVX2(dst *float32, src *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·fromBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ src+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop30:
+	VPMOVZXWD (AX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, (CX)
+	ADDQ      $0x10, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x00000008, DX
+	JNZ       loop30
+	VZEROUPPER
+	RET
+
+// func fromE4M3AVX2(dst *float32, src *byte, n int)
+// Requires: AVX, AVX2, F16C
+TEXT ·fromE4M3AVX2(SB), NOSPLIT, $0-24
+	MOVQ         src+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x80008000, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, X0
+	MOVL         $0x3f803f80, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, X1
+	MOVL         $0x7e007e00, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, X2
+	MOVL         $0x43800000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+
+loop31:
+	VPMOVZXBW (AX), X4
+	VPSLLW    $0x08, X4, X5
+	VPAND     X5, X0, X5
+	VPSLLW    $0x07, X4, X4
+	VPAND     X4, X1, X4
+	VPCMPEQW  X4, X1, X6
+	VPAND     X6, X2, X6
+	VPOR      X4, X5, X4
+	VPOR      X4, X6, X4
+	VCVTPH2PS X4, Y4
+	VMULPS    Y3, Y4, Y4
+	VMOVUPS   Y4, (CX)
+	ADDQ      $0x08, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x00000008, DX
+	JNZ       loop31
+	VZEROUPPER
+	RET
+
+// func fromE5M2AVX2(dst *float32, src *byte, n int)
+// Requires: AVX, F16C
+TEXT ·fromE5M2AVX2(SB), NOSPLIT, $0-24
+	MOVQ src+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop32:
+	VPMOVZXBW (AX), X0
+	VPSLLW    $0x08, X0, X0
+	VCVTPH2PS X0, Y0
+	VMOVUPS   Y0, (CX)
+	ADDQ      $0x08, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x00000008, DX
+	JNZ       loop32
+	VZEROUPPER
+	RET
+
+// func absMaxRunsAVX512(dst *float32, x *float32, runs int, run int)
+// Requires: AVX, AVX2, AVX512DQ, AVX512F
+TEXT ·absMaxRunsAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         runs+16(FP), DX
+	MOVQ         run+24(FP), BX
+	MOVL         $0x7fffffff, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Z0
+
+loop33:
+	VXORPS Z1, Z1, Z1
+	MOVQ   BX, SI
+
+loop34:
+	VANDPS        (CX), Z0, Z2
+	VPMAXSD       Z2, Z1, Z1
+	ADDQ          $0x40, CX
+	SUBQ          $0x00000010, SI
+	JNZ           loop34
+	VEXTRACTF64X4 $0x00, Z1, Y2
 	VEXTRACTF64X4 $0x01, Z1, Y1
-	VMAXPS        Y0, Y1, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VMAXPS        X1, X0, X0
-	VPERMILPS     $0x4e, X0, X1
-	VMAXPS        X0, X1, X0
-	VPERMILPS     $0xb1, X0, X1
-	VMAXPS        X0, X1, X0
-	MOVSS         X0, ret+16(FP)
+	VPMAXSD       Y2, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X2
+	VPMAXSD       X1, X2, X2
+	VPERMILPS     $0x4e, X2, X1
+	VPMAXSD       X2, X1, X2
+	VPERMILPS     $0xb1, X2, X1
+	VPMAXSD       X2, X1, X2
+	VMOVSS        X2, (AX)
+	ADDQ          $0x04, AX
+	SUBQ          $0x00000001, DX
+	JNZ           loop33
+	VZEROUPPER
+	RET
+
+// func minMaxRunsAVX512(lo *float32, hi *float32, x *float32, runs int, run int)
+// Requires: AVX, AVX512F
+TEXT ·minMaxRunsAVX512(SB), NOSPLIT, $0-40
+	MOVQ   lo+0(FP), AX
+	MOVQ   hi+8(FP), CX
+	MOVQ   x+16(FP), DX
+	MOVQ   runs+24(FP), BX
+	MOVQ   run+32(FP), SI
+	VXORPS X0, X0, X0
+
+loop35:
+	VMOVUPS (DX), Z1
+	VMOVAPS Z1, Z2
+	MOVQ    SI, DI
+
+loop36:
+	VMOVUPS       (DX), Z3
+	VMINPS        Z3, Z1, Z1
+	VMAXPS        Z3, Z2, Z2
+	ADDQ          $0x40, DX
+	SUBQ          $0x00000010, DI
+	JNZ           loop36
+	VEXTRACTF64X4 $0x00, Z1, Y3
+	VEXTRACTF64X4 $0x01, Z1, Y1
+	VMINPS        Y3, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X3
+	VMINPS        X1, X3, X3
+	VPERMILPS     $0x4e, X3, X1
+	VMINPS        X3, X1, X3
+	VPERMILPS     $0xb1, X3, X1
+	VMINPS        X3, X1, X3
+	VADDSS        X0, X3, X3
+	VMOVSS        X3, (AX)
+	VEXTRACTF64X4 $0x00, Z2, Y1
+	VEXTRACTF64X4 $0x01, Z2, Y2
+	VMAXPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X1, X2, X1
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, (CX)
+	ADDQ          $0x04, AX
+	ADDQ          $0x04, CX
+	SUBQ          $0x00000001, BX
+	JNZ           loop35
+	VZEROUPPER
+	RET
+
+// func absMaxColumnsAVX512(acc *float32, x *float32, rows int, columns int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·absMaxColumnsAVX512(SB), NOSPLIT, $0-32
+	MOVQ         acc+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         columns+24(FP), BX
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVL         $0x7fffffff, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Z0
+
+wide:
+	CMPQ    BX, $0x00000040
+	JLT     narrow
+	MOVQ    CX, DI
+	MOVQ    DX, R8
+	VMOVUPS (AX), Z1
+	VMOVUPS 64(AX), Z2
+	VMOVUPS 128(AX), Z3
+	VMOVUPS 192(AX), Z4
+
+loop37:
+	VANDPS  (DI), Z0, Z5
+	VPMAXSD Z5, Z1, Z1
+	VANDPS  64(DI), Z0, Z5
+	VPMAXSD Z5, Z2, Z2
+	VANDPS  128(DI), Z0, Z5
+	VPMAXSD Z5, Z3, Z3
+	VANDPS  192(DI), Z0, Z5
+	VPMAXSD Z5, Z4, Z4
+	ADDQ    SI, DI
+	SUBQ    $0x00000001, R8
+	JNZ     loop37
+	VMOVUPS Z1, (AX)
+	VMOVUPS Z2, 64(AX)
+	VMOVUPS Z3, 128(AX)
+	VMOVUPS Z4, 192(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000100, CX
+	SUBQ    $0x00000040, BX
+	JMP     wide
+
+narrow:
+	TESTQ   BX, BX
+	JZ      end
+	MOVQ    CX, DI
+	MOVQ    DX, R8
+	VMOVUPS (AX), Z1
+
+loop38:
+	VANDPS  (DI), Z0, Z2
+	VPMAXSD Z2, Z1, Z1
+	ADDQ    SI, DI
+	SUBQ    $0x00000001, R8
+	JNZ     loop38
+	VMOVUPS Z1, (AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000040, CX
+	SUBQ    $0x00000010, BX
+	JMP     narrow
+
+end:
+	VZEROUPPER
+	RET
+
+// func minMaxColumnsAVX512(lo *float32, hi *float32, x *float32, rows int, columns int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·minMaxColumnsAVX512(SB), NOSPLIT, $0-40
+	MOVQ   lo+0(FP), AX
+	MOVQ   hi+8(FP), CX
+	MOVQ   x+16(FP), DX
+	MOVQ   rows+24(FP), BX
+	MOVQ   columns+32(FP), SI
+	MOVQ   SI, DI
+	SHLQ   $0x02, DI
+	VXORPS Z0, Z0, Z0
+
+wide:
+	CMPQ    SI, $0x00000040
+	JLT     narrow
+	MOVQ    DX, R8
+	MOVQ    BX, R9
+	VMOVUPS (AX), Z1
+	VMOVUPS 64(AX), Z2
+	VMOVUPS 128(AX), Z3
+	VMOVUPS 192(AX), Z4
+	VMOVUPS (CX), Z5
+	VMOVUPS 64(CX), Z6
+	VMOVUPS 128(CX), Z7
+	VMOVUPS 192(CX), Z8
+
+loop39:
+	VMOVUPS (R8), Z9
+	VMINPS  Z9, Z1, Z1
+	VMAXPS  Z9, Z5, Z5
+	VMOVUPS 64(R8), Z9
+	VMINPS  Z9, Z2, Z2
+	VMAXPS  Z9, Z6, Z6
+	VMOVUPS 128(R8), Z9
+	VMINPS  Z9, Z3, Z3
+	VMAXPS  Z9, Z7, Z7
+	VMOVUPS 192(R8), Z9
+	VMINPS  Z9, Z4, Z4
+	VMAXPS  Z9, Z8, Z8
+	ADDQ    DI, R8
+	SUBQ    $0x00000001, R9
+	JNZ     loop39
+	VADDPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	VADDPS  Z0, Z2, Z2
+	VMOVUPS Z2, 64(AX)
+	VADDPS  Z0, Z3, Z3
+	VMOVUPS Z3, 128(AX)
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS Z4, 192(AX)
+	ADDQ    $0x00000100, AX
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS Z5, (CX)
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS Z6, 64(CX)
+	VADDPS  Z0, Z7, Z7
+	VMOVUPS Z7, 128(CX)
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS Z8, 192(CX)
+	ADDQ    $0x00000100, CX
+	ADDQ    $0x00000100, DX
+	SUBQ    $0x00000040, SI
+	JMP     wide
+
+narrow:
+	TESTQ   SI, SI
+	JZ      end
+	MOVQ    DX, R8
+	MOVQ    BX, R9
+	VMOVUPS (AX), Z1
+	VMOVUPS (CX), Z2
+
+loop40:
+	VMOVUPS (R8), Z3
+	VMINPS  Z3, Z1, Z1
+	VMAXPS  Z3, Z2, Z2
+	ADDQ    DI, R8
+	SUBQ    $0x00000001, R9
+	JNZ     loop40
+	VADDPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	ADDQ    $0x00000040, AX
+	VADDPS  Z0, Z2, Z2
+	VMOVUPS Z2, (CX)
+	ADDQ    $0x00000040, CX
+	ADDQ    $0x00000040, DX
+	SUBQ    $0x00000010, SI
+	JMP     narrow
+
+end:
+	VZEROUPPER
+	RET
+
+// func encodeRunsAVX512(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, runs int, run int)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·encodeRunsAVX512(SB), NOSPLIT, $0-64
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         runs+48(FP), DX
+	MOVQ         run+56(FP), BX
+	MOVQ         scale+16(FP), SI
+	MOVQ         bias+24(FP), DI
+	MOVQ         offset+32(FP), R8
+	MOVSS        lo+40(FP), X0
+	VBROADCASTSS X0, Z0
+	MOVSS        hi+44(FP), X1
+	VBROADCASTSS X1, Z1
+	VXORPS       Z2, Z2, Z2
+
+loop41:
+	VBROADCASTSS (SI), Z3
+	VBROADCASTSS (DI), Z4
+	VBROADCASTSS (R8), Z5
+	VCMPPS       $0x04, Z2, Z3, K1
+	MOVQ         BX, R9
+
+loop42:
+	VMOVUPS     (CX), Z6
+	VSUBPS      Z5, Z6, Z6
+	VDIVPS.Z    Z3, Z6, K1, Z6
+	VRNDSCALEPS $0x08, Z6, Z6
+	VADDPS      Z4, Z6, Z6
+	VMAXPS      Z0, Z6, Z6
+	VMINPS      Z1, Z6, Z6
+	VCVTTPS2DQ  Z6, Z6
+	VPMOVDB     Z6, (AX)
+	ADDQ        $0x40, CX
+	ADDQ        $0x10, AX
+	SUBQ        $0x00000010, R9
+	JNZ         loop42
+	ADDQ        $0x04, SI
+	ADDQ        $0x04, DI
+	ADDQ        $0x04, R8
+	SUBQ        $0x00000001, DX
+	JNZ         loop41
+	VZEROUPPER
+	RET
+
+// func encodeColumnsAVX512(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, rows int, columns int)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·encodeColumnsAVX512(SB), NOSPLIT, $0-64
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         rows+48(FP), DX
+	MOVQ         columns+56(FP), BX
+	MOVQ         scale+16(FP), SI
+	MOVQ         bias+24(FP), DI
+	MOVQ         offset+32(FP), R8
+	MOVSS        lo+40(FP), X0
+	VBROADCASTSS X0, Z0
+	MOVSS        hi+44(FP), X1
+	VBROADCASTSS X1, Z1
+	VXORPS       Z2, Z2, Z2
+
+loop43:
+	XORQ R9, R9
+	MOVQ BX, R10
+
+loop44:
+	VMOVUPS     (SI)(R9*4), Z3
+	VMOVUPS     (DI)(R9*4), Z4
+	VMOVUPS     (R8)(R9*4), Z5
+	VCMPPS      $0x04, Z2, Z3, K1
+	VMOVUPS     (CX), Z6
+	VSUBPS      Z5, Z6, Z6
+	VDIVPS.Z    Z3, Z6, K1, Z6
+	VRNDSCALEPS $0x08, Z6, Z6
+	VADDPS      Z4, Z6, Z6
+	VMAXPS      Z0, Z6, Z6
+	VMINPS      Z1, Z6, Z6
+	VCVTTPS2DQ  Z6, Z6
+	VPMOVDB     Z6, (AX)
+	ADDQ        $0x40, CX
+	ADDQ        $0x10, AX
+	ADDQ        $0x10, R9
+	SUBQ        $0x00000010, R10
+	JNZ         loop44
+	SUBQ        $0x00000001, DX
+	JNZ         loop43
+	VZEROUPPER
+	RET
+
+// func decodeRunsAVX512(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, runs int, run int)
+// Requires: AVX, AVX512F
+TEXT ·decodeRunsAVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ fields+8(FP), CX
+	MOVQ runs+40(FP), DX
+	MOVQ run+48(FP), BX
+	MOVQ scale+16(FP), SI
+	MOVQ bias+24(FP), DI
+	MOVQ offset+32(FP), R8
+
+loop45:
+	VBROADCASTSS (SI), Z0
+	VBROADCASTSS (DI), Z1
+	VBROADCASTSS (R8), Z2
+	MOVQ         BX, R9
+
+loop46:
+	VPMOVZXBD (CX), Z3
+	VCVTDQ2PS Z3, Z3
+	VSUBPS    Z1, Z3, Z3
+	VMULPS    Z0, Z3, Z3
+	VADDPS    Z2, Z3, Z3
+	VMOVUPS   Z3, (AX)
+	ADDQ      $0x10, CX
+	ADDQ      $0x40, AX
+	SUBQ      $0x00000010, R9
+	JNZ       loop46
+	ADDQ      $0x04, SI
+	ADDQ      $0x04, DI
+	ADDQ      $0x04, R8
+	SUBQ      $0x00000001, DX
+	JNZ       loop45
+	VZEROUPPER
+	RET
+
+// func decodeColumnsAVX512(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, rows int, columns int)
+// Requires: AVX, AVX512F
+TEXT ·decodeColumnsAVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ fields+8(FP), CX
+	MOVQ rows+40(FP), DX
+	MOVQ columns+48(FP), BX
+	MOVQ scale+16(FP), SI
+	MOVQ bias+24(FP), DI
+	MOVQ offset+32(FP), R8
+
+loop47:
+	XORQ R9, R9
+	MOVQ BX, R10
+
+loop48:
+	VPMOVZXBD (CX), Z0
+	VCVTDQ2PS Z0, Z0
+	VSUBPS    (DI)(R9*4), Z0, Z0
+	VMULPS    (SI)(R9*4), Z0, Z0
+	VADDPS    (R8)(R9*4), Z0, Z0
+	VMOVUPS   Z0, (AX)
+	ADDQ      $0x10, CX
+	ADDQ      $0x40, AX
+	ADDQ      $0x10, R9
+	SUBQ      $0x00000010, R10
+	JNZ       loop48
+	SUBQ      $0x00000001, DX
+	JNZ       loop47
+	VZEROUPPER
+	RET
+
+// func divideRunsAVX512(dst *float32, x *float32, scale *float32, runs int, run int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·divideRunsAVX512(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   runs+24(FP), BX
+	MOVQ   run+32(FP), SI
+	VXORPS Z0, Z0, Z0
+
+loop49:
+	VBROADCASTSS (DX), Z1
+	MOVQ         SI, DI
+
+loop50:
+	VMOVUPS  (CX), Z2
+	VCMPPS   $0x04, Z0, Z1, K1
+	VDIVPS.Z Z1, Z2, K1, Z2
+	VMOVUPS  Z2, (AX)
+	ADDQ     $0x40, CX
+	ADDQ     $0x40, AX
+	SUBQ     $0x00000010, DI
+	JNZ      loop50
+	ADDQ     $0x04, DX
+	SUBQ     $0x00000001, BX
+	JNZ      loop49
+	VZEROUPPER
+	RET
+
+// func multiplyRunsAVX512(dst *float32, x *float32, scale *float32, runs int, run int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·multiplyRunsAVX512(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   runs+24(FP), BX
+	MOVQ   run+32(FP), SI
+	VXORPS Z0, Z0, Z0
+
+loop51:
+	VBROADCASTSS (DX), Z0
+	MOVQ         SI, DI
+
+loop52:
+	VMOVUPS (CX), Z1
+	VMULPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	ADDQ    $0x40, CX
+	ADDQ    $0x40, AX
+	SUBQ    $0x00000010, DI
+	JNZ     loop52
+	ADDQ    $0x04, DX
+	SUBQ    $0x00000001, BX
+	JNZ     loop51
+	VZEROUPPER
+	RET
+
+// func divideColumnsAVX512(dst *float32, x *float32, scale *float32, rows int, columns int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·divideColumnsAVX512(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   rows+24(FP), BX
+	MOVQ   columns+32(FP), SI
+	VXORPS Z0, Z0, Z0
+
+loop53:
+	XORQ DI, DI
+	MOVQ SI, R8
+
+loop54:
+	VMOVUPS  (DX)(DI*4), Z2
+	VMOVUPS  (CX), Z1
+	VCMPPS   $0x04, Z0, Z2, K1
+	VDIVPS.Z Z2, Z1, K1, Z1
+	VMOVUPS  Z1, (AX)
+	ADDQ     $0x40, CX
+	ADDQ     $0x40, AX
+	ADDQ     $0x10, DI
+	SUBQ     $0x00000010, R8
+	JNZ      loop54
+	SUBQ     $0x00000001, BX
+	JNZ      loop53
+	VZEROUPPER
+	RET
+
+// func multiplyColumnsAVX512(dst *float32, x *float32, scale *float32, rows int, columns int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·multiplyColumnsAVX512(SB), NOSPLIT, $0-40
+	MOVQ   dst+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   scale+16(FP), DX
+	MOVQ   rows+24(FP), BX
+	MOVQ   columns+32(FP), SI
+	VXORPS Z0, Z0, Z0
+
+loop55:
+	XORQ DI, DI
+	MOVQ SI, R8
+
+loop56:
+	VMOVUPS (DX)(DI*4), Z1
+	VMOVUPS (CX), Z0
+	VMULPS  Z1, Z0, Z0
+	VMOVUPS Z0, (AX)
+	ADDQ    $0x40, CX
+	ADDQ    $0x40, AX
+	ADDQ    $0x10, DI
+	SUBQ    $0x00000010, R8
+	JNZ     loop56
+	SUBQ    $0x00000001, BX
+	JNZ     loop55
+	VZEROUPPER
+	RET
+
+// func toF16AVX512(dst *byte, x *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·toF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ x+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop57:
+	VMOVUPS   (AX), Z0
+	VCVTPS2PH $0x00, Z0, (CX)
+	ADDQ      $0x40, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop57
+	VZEROUPPER
+	RET
+
+// func toBF16AVX512(dst *byte, x *float32, n int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·toBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ         x+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x00000040, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Z2
+	MOVL         $0x00007fff, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Z3
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Z4
+
+loop58:
+	VMOVUPS   (AX), Z5
+	VANDPS    Z5, Z0, Z6
+	VPCMPGTD  Z1, Z6, K1
+	VPSRLD    $0x10, Z5, Z6
+	VANDPS    Z6, Z4, Z7
+	VORPS     Z6, Z2, Z6
+	VPADDD    Z5, Z7, Z7
+	VPADDD    Z3, Z7, Z7
+	VPSRLD    $0x10, Z7, Z7
+	VMOVDQA32 Z6, K1, Z7
+	VPMOVDW   Z7, (CX)
+	ADDQ      $0x40, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop58
+	VZEROUPPER
+	RET
+
+// func toE4M3AVX512(dst *byte, x *float32, n int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·toE4M3AVX512(SB), NOSPLIT, $0-24
+	MOVQ         x+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x43e00000, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Z2
+	MOVL         $0x3c800000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Z3
+	MOVL         $0x46800000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Z4
+	MOVL         $0xc407ffff, BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Z5
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X6
+	VPBROADCASTD X6, Z6
+	MOVL         $0x0000007f, BX
+	VMOVD        BX, X7
+	VPBROADCASTD X7, Z7
+	MOVL         $0x00000080, BX
+	VMOVD        BX, X8
+	VPBROADCASTD X8, Z8
+	MOVL         $0x000000ff, BX
+	VMOVD        BX, X9
+	VPBROADCASTD X9, Z9
+
+loop59:
+	VMOVUPS   (AX), Z10
+	VPSRLD    $0x18, Z10, Z12
+	VANDPS    Z12, Z8, Z12
+	VANDPS    Z10, Z0, Z10
+	VPCMPGTD  Z1, Z10, K1
+	VPMINUD   Z10, Z2, Z10
+	VPCMPGTD  Z10, Z3, K2
+	VPSRLD    $0x14, Z10, Z11
+	VANDPS    Z11, Z6, Z11
+	VPADDD    Z11, Z10, Z11
+	VPADDD    Z5, Z11, Z11
+	VPSRLD    $0x14, Z11, Z11
+	VADDPS    Z10, Z4, Z10
+	VANDPS    Z10, Z9, Z10
+	VMOVDQA32 Z10, K2, Z11
+	VMOVDQA32 Z7, K1, Z11
+	VORPS     Z12, Z11, Z11
+	VPMOVDB   Z11, (CX)
+	ADDQ      $0x40, AX
+	ADDQ      $0x10, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop59
+	VZEROUPPER
+	RET
+
+// func toE5M2AVX512(dst *byte, x *float32, n int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·toE5M2AVX512(SB), NOSPLIT, $0-24
+	MOVQ         x+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x47600000, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Z2
+	MOVL         $0x38800000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Z3
+	MOVL         $0x43000000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Z4
+	MOVL         $0xc80fffff, BX
+	VMOVD        BX, X5
+	VPBROADCASTD X5, Z5
+	MOVL         $0x00000001, BX
+	VMOVD        BX, X6
+	VPBROADCASTD X6, Z6
+	MOVL         $0x0000007f, BX
+	VMOVD        BX, X7
+	VPBROADCASTD X7, Z7
+	MOVL         $0x00000080, BX
+	VMOVD        BX, X8
+	VPBROADCASTD X8, Z8
+	MOVL         $0x000000ff, BX
+	VMOVD        BX, X9
+	VPBROADCASTD X9, Z9
+
+loop60:
+	VMOVUPS   (AX), Z10
+	VPSRLD    $0x18, Z10, Z12
+	VANDPS    Z12, Z8, Z12
+	VANDPS    Z10, Z0, Z10
+	VPCMPGTD  Z1, Z10, K1
+	VPMINUD   Z10, Z2, Z10
+	VPCMPGTD  Z10, Z3, K2
+	VPSRLD    $0x15, Z10, Z11
+	VANDPS    Z11, Z6, Z11
+	VPADDD    Z11, Z10, Z11
+	VPADDD    Z5, Z11, Z11
+	VPSRLD    $0x15, Z11, Z11
+	VADDPS    Z10, Z4, Z10
+	VANDPS    Z10, Z9, Z10
+	VMOVDQA32 Z10, K2, Z11
+	VMOVDQA32 Z7, K1, Z11
+	VORPS     Z12, Z11, Z11
+	VPMOVDB   Z11, (CX)
+	ADDQ      $0x40, AX
+	ADDQ      $0x10, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop60
+	VZEROUPPER
+	RET
+
+// func fromF16AVX512(dst *float32, src *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·fromF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ src+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop61:
+	VCVTPH2PS (AX), Z0
+	VMOVUPS   Z0, (CX)
+	ADDQ      $0x20, AX
+	ADDQ      $0x40, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop61
+	VZEROUPPER
+	RET
+
+// func fromBF16AVX512(dst *float32, src *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·fromBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ src+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop62:
+	VPMOVZXWD (AX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVUPS   Z0, (CX)
+	ADDQ      $0x20, AX
+	ADDQ      $0x40, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop62
+	VZEROUPPER
+	RET
+
+// func fromE4M3AVX512(dst *float32, src *byte, n int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·fromE4M3AVX512(SB), NOSPLIT, $0-24
+	MOVQ         src+8(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x80008000, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x3f803f80, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x7e007e00, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x43800000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Z3
+
+loop63:
+	VPMOVZXBW (AX), Y4
+	VPSLLW    $0x08, Y4, Y5
+	VPAND     Y5, Y0, Y5
+	VPSLLW    $0x07, Y4, Y4
+	VPAND     Y4, Y1, Y4
+	VPCMPEQW  Y4, Y1, Y6
+	VPAND     Y6, Y2, Y6
+	VPOR      Y4, Y5, Y4
+	VPOR      Y4, Y6, Y4
+	VCVTPH2PS Y4, Z4
+	VMULPS    Z3, Z4, Z4
+	VMOVUPS   Z4, (CX)
+	ADDQ      $0x10, AX
+	ADDQ      $0x40, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop63
+	VZEROUPPER
+	RET
+
+// func fromE5M2AVX512(dst *float32, src *byte, n int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·fromE5M2AVX512(SB), NOSPLIT, $0-24
+	MOVQ src+8(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ n+16(FP), DX
+
+loop64:
+	VPMOVZXBW (AX), Y0
+	VPSLLW    $0x08, Y0, Y0
+	VCVTPH2PS Y0, Z0
+	VMOVUPS   Z0, (CX)
+	ADDQ      $0x10, AX
+	ADDQ      $0x40, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop64
+	VZEROUPPER
+	RET
+
+// func packAVX2(dst *byte, fields *uint8, n int, plan *byte)
+// Requires: AVX, AVX2
+TEXT ·packAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         fields+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         plan+24(FP), BX
+	VMOVDQU      (BX), Y0
+	VPBROADCASTD 64(BX), Y1
+	VPBROADCASTD 68(BX), Y2
+	VMOVQ        72(BX), X4
+	MOVQ         72(BX), BX
+	SHRQ         $0x01, BX
+	VPCMPEQD     Y3, Y3, Y3
+	VPSRLQ       $0x20, Y3, Y3
+
+loop65:
+	VMOVDQU      (CX), Y5
+	VPMADDUBSW   Y1, Y5, Y5
+	VPMADDWD     Y2, Y5, Y5
+	VPSRLQ       $0x20, Y5, Y6
+	VPSLLQ       X4, Y6, Y6
+	VPAND        Y3, Y5, Y5
+	VPOR         Y6, Y5, Y5
+	VPSHUFB      Y0, Y5, Y5
+	VEXTRACTI128 $0x01, Y5, X6
+	VMOVDQU      X5, (AX)
+	ADDQ         BX, AX
+	VMOVDQU      X6, (AX)
+	ADDQ         BX, AX
+	ADDQ         $0x20, CX
+	SUBQ         $0x00000020, DX
+	JNZ          loop65
+	VZEROUPPER
+	RET
+
+// func unpackAVX2(fields *uint8, src *byte, n int, plan *byte)
+// Requires: AVX, AVX2
+TEXT ·unpackAVX2(SB), NOSPLIT, $0-32
+	MOVQ           fields+0(FP), AX
+	MOVQ           src+8(FP), CX
+	MOVQ           n+16(FP), DX
+	MOVQ           plan+24(FP), BX
+	VMOVDQU        (BX), Y0
+	VBROADCASTI128 112(BX), Y1
+	VMOVQ          80(BX), X2
+	MOVQ           72(BX), BX
+	SHRQ           $0x01, BX
+
+loop66:
+	VBROADCASTI128 (CX), Y3
+	VPSHUFB        Y0, Y3, Y3
+	VPMULLW        Y1, Y3, Y3
+	VPSRLW         X2, Y3, Y3
+	ADDQ           BX, CX
+	VBROADCASTI128 (CX), Y4
+	VPSHUFB        Y0, Y4, Y4
+	VPMULLW        Y1, Y4, Y4
+	VPSRLW         X2, Y4, Y4
+	ADDQ           BX, CX
+	VPACKUSWB      Y4, Y3, Y3
+	VPERMQ         $0xd8, Y3, Y3
+	VMOVDQU        Y3, (AX)
+	ADDQ           $0x20, AX
+	SUBQ           $0x00000020, DX
+	JNZ            loop66
+	VZEROUPPER
+	RET
+
+// func packAVX512(dst *byte, fields *uint8, n int, plan *byte)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·packAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         fields+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         plan+24(FP), BX
+	VMOVDQU64    (BX), Z0
+	VPBROADCASTD 64(BX), Z1
+	VPBROADCASTD 68(BX), Z2
+	VMOVQ        72(BX), X4
+	KMOVQ        88(BX), K1
+	MOVQ         72(BX), BX
+	SHLQ         $0x01, BX
+	MOVL         $0xffffffff, SI
+	VPBROADCASTQ SI, Z3
+
+loop67:
+	VMOVDQU64  (CX), Z5
+	VPMADDUBSW Z1, Z5, Z5
+	VPMADDWD   Z2, Z5, Z5
+	VPSRLQ     $0x20, Z5, Z6
+	VPSLLQ     X4, Z6, Z6
+	VPANDQ     Z3, Z5, Z5
+	VPORQ      Z6, Z5, Z5
+	VPERMB     Z5, Z0, Z5
+	VMOVDQU8   Z5, K1, (AX)
+	ADDQ       $0x40, CX
+	ADDQ       BX, AX
+	SUBQ       $0x00000040, DX
+	JNZ        loop67
+	VZEROUPPER
+	RET
+
+// func unpackAVX512(fields *uint8, src *byte, n int, plan *byte)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·unpackAVX512(SB), NOSPLIT, $0-32
+	MOVQ         fields+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         plan+24(FP), BX
+	VMOVDQU64    (BX), Z0
+	VPBROADCASTD 104(BX), Z2
+	VPBROADCASTQ 96(BX), Z1
+	KMOVQ        88(BX), K1
+	MOVQ         72(BX), BX
+	SHLQ         $0x01, BX
+
+loop68:
+	VMOVDQU8.Z     (CX), K1, Z3
+	VPERMB         Z3, Z0, Z3
+	VPMULTISHIFTQB Z3, Z1, Z3
+	VPANDQ         Z2, Z3, Z3
+	VMOVDQU64      Z3, (AX)
+	ADDQ           $0x40, AX
+	ADDQ           BX, CX
+	SUBQ           $0x00000040, DX
+	JNZ            loop68
 	VZEROUPPER
 	RET

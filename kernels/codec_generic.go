@@ -6,7 +6,7 @@ import (
 )
 
 var genericCodec = codecKernels{
-	finite:          finiteGeneric,
+	absMax:          absMaxGeneric,
 	absMaxRuns:      absMaxRunsGeneric,
 	minMaxRuns:      minMaxRunsGeneric,
 	absMaxColumns:   absMaxColumnsGeneric,
@@ -31,25 +31,20 @@ var genericCodec = codecKernels{
 	fromE5M2:        fromE5M2Generic,
 }
 
-func finiteGeneric(x []float32) bool {
-	for _, v := range x {
-		if !finite(v) {
-			return false
-		}
-	}
-	return true
-}
-
 // abs32 clears the sign.
 func abs32(v float32) float32 { return math.Float32frombits(math.Float32bits(v) &^ (1 << 31)) }
 
+func absMaxGeneric(x []float32) float32 {
+	var largest float32
+	for _, v := range x {
+		largest = max(largest, abs32(v))
+	}
+	return largest
+}
+
 func absMaxRunsGeneric(dst, x []float32, run int) {
 	for r := range dst {
-		var largest float32
-		for _, v := range x[r*run : (r+1)*run] {
-			largest = max(largest, abs32(v))
-		}
-		dst[r] = largest
+		dst[r] = absMaxGeneric(x[r*run : (r+1)*run])
 	}
 }
 
@@ -292,12 +287,12 @@ func f8(v float32, bias, mantissa uint32, largest float32) uint8 {
 
 func fromE4M3Generic(dst []float32, src []byte) {
 	for i, b := range src {
+		// Read as a half float the exponent is 8 too small.
+		half := uint16(b&0x80)<<8 | uint16(b&0x7f)<<7
 		if b&0x7f == 0x7f {
-			dst[i] = math.Float32frombits(uint32(b)<<24 | 0x7fc00000)
-			continue
+			half |= 0x7e00
 		}
-		// As the upper byte but one of a half float the exponent is 8 too small.
-		dst[i] = fromF16(uint16(b&0x80)<<8|uint16(b&0x7f)<<7) * 256
+		dst[i] = fromF16(half) * 256
 	}
 }
 

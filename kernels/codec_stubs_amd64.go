@@ -4,12 +4,224 @@
 
 package kernels
 
-// absMaxAVX2 returns the largest |x[i]| for i < n; n is a multiple of 32, not 0.
+// absMaxRunsAVX2 sets dst[r] to the largest |x| of run r, a NaN counting as the largest. run is a multiple of 8; neither is 0.
 //
 //go:noescape
-func absMaxAVX2(x *float32, n int) float32
+func absMaxRunsAVX2(dst *float32, x *float32, runs int, run int)
 
-// absMaxAVX512 returns the largest |x[i]| for i < n; n is a multiple of 64, not 0.
+// minMaxRunsAVX2 sets lo[r] and hi[r] to the extremes of run r, a zero made positive. run is a multiple of 8; neither is 0.
 //
 //go:noescape
-func absMaxAVX512(x *float32, n int) float32
+func minMaxRunsAVX2(lo *float32, hi *float32, x *float32, runs int, run int)
+
+// absMaxColumnsAVX2 raises acc[c] to the largest magnitude of column c. columns is a multiple of 8; neither is 0.
+//
+//go:noescape
+func absMaxColumnsAVX2(acc *float32, x *float32, rows int, columns int)
+
+// minMaxColumnsAVX2 lowers lo[c] and raises hi[c] to the extremes of column c. columns is a multiple of 8; neither is 0.
+//
+//go:noescape
+func minMaxColumnsAVX2(lo *float32, hi *float32, x *float32, rows int, columns int)
+
+// encodeRunsAVX2 writes the fields of x as Affine says. run is a multiple of 8; neither is 0.
+//
+//go:noescape
+func encodeRunsAVX2(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, runs int, run int)
+
+// encodeColumnsAVX2 writes the fields of x as Affine says. columns is a multiple of 8; neither is 0.
+//
+//go:noescape
+func encodeColumnsAVX2(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, rows int, columns int)
+
+// decodeRunsAVX2 writes the values of fields as Affine says. run is a multiple of 8; neither is 0.
+//
+//go:noescape
+func decodeRunsAVX2(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, runs int, run int)
+
+// decodeColumnsAVX2 writes the values of fields as Affine says. columns is a multiple of 8; neither is 0.
+//
+//go:noescape
+func decodeColumnsAVX2(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, rows int, columns int)
+
+// divideRunsAVX2 sets dst to x / scale. run is a multiple of 8; neither is 0.
+//
+//go:noescape
+func divideRunsAVX2(dst *float32, x *float32, scale *float32, runs int, run int)
+
+// multiplyRunsAVX2 sets dst to x·scale. run is a multiple of 8; neither is 0.
+//
+//go:noescape
+func multiplyRunsAVX2(dst *float32, x *float32, scale *float32, runs int, run int)
+
+// divideColumnsAVX2 sets dst to x / scale. columns is a multiple of 8; neither is 0.
+//
+//go:noescape
+func divideColumnsAVX2(dst *float32, x *float32, scale *float32, rows int, columns int)
+
+// multiplyColumnsAVX2 sets dst to x·scale. columns is a multiple of 8; neither is 0.
+//
+//go:noescape
+func multiplyColumnsAVX2(dst *float32, x *float32, scale *float32, rows int, columns int)
+
+// toF16AVX2 writes n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func toF16AVX2(dst *byte, x *float32, n int)
+
+// toBF16AVX2 writes n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func toBF16AVX2(dst *byte, x *float32, n int)
+
+// toE4M3AVX2 writes n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func toE4M3AVX2(dst *byte, x *float32, n int)
+
+// toE5M2AVX2 writes n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func toE5M2AVX2(dst *byte, x *float32, n int)
+
+// fromF16AVX2 reads n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func fromF16AVX2(dst *float32, src *byte, n int)
+
+// fromBF16AVX2 reads n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func fromBF16AVX2(dst *float32, src *byte, n int)
+
+// fromE4M3AVX2 reads n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func fromE4M3AVX2(dst *float32, src *byte, n int)
+
+// fromE5M2AVX2 reads n values; n is a multiple of 8, not 0.
+//
+//go:noescape
+func fromE5M2AVX2(dst *float32, src *byte, n int)
+
+// absMaxRunsAVX512 sets dst[r] to the largest |x| of run r, a NaN counting as the largest. run is a multiple of 16; neither is 0.
+//
+//go:noescape
+func absMaxRunsAVX512(dst *float32, x *float32, runs int, run int)
+
+// minMaxRunsAVX512 sets lo[r] and hi[r] to the extremes of run r, a zero made positive. run is a multiple of 16; neither is 0.
+//
+//go:noescape
+func minMaxRunsAVX512(lo *float32, hi *float32, x *float32, runs int, run int)
+
+// absMaxColumnsAVX512 raises acc[c] to the largest magnitude of column c. columns is a multiple of 16; neither is 0.
+//
+//go:noescape
+func absMaxColumnsAVX512(acc *float32, x *float32, rows int, columns int)
+
+// minMaxColumnsAVX512 lowers lo[c] and raises hi[c] to the extremes of column c. columns is a multiple of 16; neither is 0.
+//
+//go:noescape
+func minMaxColumnsAVX512(lo *float32, hi *float32, x *float32, rows int, columns int)
+
+// encodeRunsAVX512 writes the fields of x as Affine says. run is a multiple of 16; neither is 0.
+//
+//go:noescape
+func encodeRunsAVX512(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, runs int, run int)
+
+// encodeColumnsAVX512 writes the fields of x as Affine says. columns is a multiple of 16; neither is 0.
+//
+//go:noescape
+func encodeColumnsAVX512(fields *uint8, x *float32, scale *float32, bias *float32, offset *float32, lo float32, hi float32, rows int, columns int)
+
+// decodeRunsAVX512 writes the values of fields as Affine says. run is a multiple of 16; neither is 0.
+//
+//go:noescape
+func decodeRunsAVX512(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, runs int, run int)
+
+// decodeColumnsAVX512 writes the values of fields as Affine says. columns is a multiple of 16; neither is 0.
+//
+//go:noescape
+func decodeColumnsAVX512(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, rows int, columns int)
+
+// divideRunsAVX512 sets dst to x / scale. run is a multiple of 16; neither is 0.
+//
+//go:noescape
+func divideRunsAVX512(dst *float32, x *float32, scale *float32, runs int, run int)
+
+// multiplyRunsAVX512 sets dst to x·scale. run is a multiple of 16; neither is 0.
+//
+//go:noescape
+func multiplyRunsAVX512(dst *float32, x *float32, scale *float32, runs int, run int)
+
+// divideColumnsAVX512 sets dst to x / scale. columns is a multiple of 16; neither is 0.
+//
+//go:noescape
+func divideColumnsAVX512(dst *float32, x *float32, scale *float32, rows int, columns int)
+
+// multiplyColumnsAVX512 sets dst to x·scale. columns is a multiple of 16; neither is 0.
+//
+//go:noescape
+func multiplyColumnsAVX512(dst *float32, x *float32, scale *float32, rows int, columns int)
+
+// toF16AVX512 writes n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func toF16AVX512(dst *byte, x *float32, n int)
+
+// toBF16AVX512 writes n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func toBF16AVX512(dst *byte, x *float32, n int)
+
+// toE4M3AVX512 writes n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func toE4M3AVX512(dst *byte, x *float32, n int)
+
+// toE5M2AVX512 writes n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func toE5M2AVX512(dst *byte, x *float32, n int)
+
+// fromF16AVX512 reads n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func fromF16AVX512(dst *float32, src *byte, n int)
+
+// fromBF16AVX512 reads n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func fromBF16AVX512(dst *float32, src *byte, n int)
+
+// fromE4M3AVX512 reads n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func fromE4M3AVX512(dst *float32, src *byte, n int)
+
+// fromE5M2AVX512 reads n values; n is a multiple of 16, not 0.
+//
+//go:noescape
+func fromE5M2AVX512(dst *float32, src *byte, n int)
+
+// packAVX2 packs n fields; n is a multiple of 32, not 0. It writes up to 16 bytes behind
+// the start of the last 16 fields.
+//
+//go:noescape
+func packAVX2(dst *byte, fields *uint8, n int, plan *byte)
+
+// unpackAVX2 unpacks n fields; n is a multiple of 32, not 0. It reads up to 16 bytes behind
+// the start of the last 16 fields.
+//
+//go:noescape
+func unpackAVX2(fields *uint8, src *byte, n int, plan *byte)
+
+// packAVX512 packs n fields; n is a multiple of 64, not 0.
+//
+//go:noescape
+func packAVX512(dst *byte, fields *uint8, n int, plan *byte)
+
+// unpackAVX512 unpacks n fields; n is a multiple of 64, not 0.
+//
+//go:noescape
+func unpackAVX512(fields *uint8, src *byte, n int, plan *byte)
