@@ -19,8 +19,8 @@ type FormatError struct {
 	Path   string
 	Offset int64  // byte in the file where the fault was noticed; −1 if it has no place
 	Msg    string // one line, lower case, no full stop
-	Hint   string // what to do, or empty
-	kind   error  // nil or a further sentinel, for errors.Is
+	hint   string
+	kind   error // nil or a further sentinel, for errors.Is
 }
 
 // Error returns "path: message (byte offset)".
@@ -52,10 +52,8 @@ func formatErrorf(path string, offset int64, format string, args ...any) *Format
 	return &FormatError{Path: path, Offset: offset, Msg: fmt.Sprintf(format, args...)}
 }
 
-func (e *FormatError) withHint(hint string) *FormatError {
-	e.Hint = hint
-	return e
-}
+// Hint says what to do about the error, if there is something to be said.
+func (e *FormatError) Hint() string { return e.hint }
 
 // quote renders a name found in a file: escaped, and short whatever its length.
 func quote(s string) string {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -41,19 +42,20 @@ type Facts struct {
 
 // RoPE describes a rotary position embedding.
 type RoPE struct {
-	Theta  float64 `json:"theta"`
-	Style  string  `json:"style,omitempty"`  // "half" or "interleaved"
-	Dims   int     `json:"dims,omitempty"`   // rotated channels; 0 for all
-	Factor float64 `json:"factor,omitempty"` // context extension; 0 for none
+	Theta  float64 // 0 when not said
+	Style  string  // "half" or "interleaved"; empty when not said
+	Dims   int     // rotated channels; 0 for all
+	Factor float64 // context extension; 0 for none
 	// Scaling holds the remaining Hugging Face scaling keys as they were given.
-	Scaling map[string]any `json:"-"`
+	Scaling map[string]any
 }
 
 // MarshalJSON writes the scaling keys beside the others.
 func (r RoPE) MarshalJSON() ([]byte, error) {
-	m := map[string]any{"theta": r.Theta}
-	for k, v := range r.Scaling {
-		m[k] = v
+	m := map[string]any{}
+	maps.Copy(m, r.Scaling)
+	if r.Theta != 0 {
+		m["theta"] = r.Theta
 	}
 	if r.Style != "" {
 		m["style"] = r.Style

@@ -155,7 +155,7 @@ func (t *Tensor) nonFinite(p Part, head, row, channel int, v float32) error {
 	}
 	e := formatErrorf(t.Path, offset, "%s head %d, %s %d, channel %d is %s", p, head, rowName, row, channel, what)
 	if p == K || p == V || p == Q {
-		e.Hint = "--allow-nonfinite drops such tokens"
+		e.hint = "--allow-nonfinite drops such tokens"
 	}
 	return e
 }
@@ -276,7 +276,7 @@ func newTensorAt(a *array, p Part, layout Layout, option DType, shape, strides [
 		e := a.errorf("has type %s, want f16, bf16, f32, f64, e4m3 or e5m2", quote(a.elem.name))
 		if (a.elem.kind == kindRaw || a.elem.kind == kindUint) && a.elem.size <= 2 && a.elem.size > 0 {
 			e.Msg = fmt.Sprintf("%s has type %s, which does not say how its bits are to be read", a.label(), quote(a.elem.name))
-			e.Hint = map[int]string{1: "add --dtype e4m3 or --dtype e5m2", 2: "if it is bfloat16, add --dtype bf16"}[a.elem.size]
+			e.hint = map[int]string{1: "add --dtype e4m3 or --dtype e5m2", 2: "if it is bfloat16, add --dtype bf16"}[a.elem.size]
 		}
 		return nil, false, e
 	}

@@ -70,8 +70,10 @@ func layerNumber(s string) int {
 
 // pattern matches tensor names such as "key_cache.{layer}".
 type pattern struct {
-	part Part
-	re   *regexp.Regexp
+	part         Part
+	before       string
+	after        string
+	hasLayerHole bool
 }
 
 const layerHole = "{layer}"
@@ -85,13 +87,29 @@ func (o Options) patterns() ([]pattern, error) {
 		if p.text == "" {
 			continue
 		}
-		if strings.Count(p.text, layerHole) > 1 {
+		before, after, found := strings.Cut(p.text, layerHole)
+		if strings.Contains(after, layerHole) {
 			return nil, &OptionError{"name-" + p.part.String(), fmt.Sprintf("%s has {layer} more than once", quote(p.text))}
 		}
-		re := strings.Replace(regexp.QuoteMeta(p.text), regexp.QuoteMeta(layerHole), `(\d{1,9})`, 1)
-		out = append(out, pattern{p.part, regexp.MustCompile("^" + re + "$")})
+		out = append(out, pattern{p.part, before, after, found})
 	}
 	return out, nil
+}
+
+// match returns the layer number in a name, −1 if the pattern has none.
+func (p pattern) match(name string) (number int, ok bool) {
+	if !p.hasLayerHole {
+		return -1, name == p.before
+	}
+	digits, ok := strings.CutPrefix(name, p.before)
+	if !ok {
+		return 0, false
+	}
+	if digits, ok = strings.CutSuffix(digits, p.after); !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 30) // refuses signs
+	return int(n), err == nil
 }
 
 // group is the tensors of one layer within a file, by name.
@@ -127,13 +145,12 @@ func groupNames(names []string, patterns []pattern) (groups []*group, unused []s
 next:
 	for _, name := range names {
 		for _, p := range patterns {
-			m := p.re.FindStringSubmatch(name)
-			if m == nil {
+			number, ok := p.match(name)
+			if !ok {
 				continue
 			}
-			number, key := -1, "" // without a hole: the file's only layer
-			if len(m) > 1 {
-				number, _ = strconv.Atoi(m[1])
+			key := "" // without a hole: the file's only layer
+			if number >= 0 {
 				key = "#" + strconv.Itoa(number)
 			}
 			if err := add(name, key, "", number, p.part); err != nil {

@@ -35,12 +35,21 @@ func openNPZ(path string) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	z, err := zip.NewReader(f, size)
+	a, err := readNPZ(f, size, path)
 	if err != nil {
 		f.Close()
+		return nil, err
+	}
+	a.file = f
+	return a, nil
+}
+
+func readNPZ(r io.ReaderAt, size int64, path string) (*archive, error) {
+	z, err := zip.NewReader(r, size)
+	if err != nil {
 		return nil, formatErrorf(path, -1, "not a readable npz (zip) archive: %v", strings.TrimPrefix(err.Error(), "zip: "))
 	}
-	a := &archive{path: path, file: f, size: size, members: map[string]*zip.File{}, whole: fileBlob(path, size)}
+	a := &archive{path: path, size: size, members: map[string]*zip.File{}, whole: fileBlob(path, size)}
 	a.blobs = []*blob{a.whole}
 	for _, m := range z.File {
 		name, ok := strings.CutSuffix(m.Name, ".npy")
@@ -48,7 +57,6 @@ func openNPZ(path string) (*archive, error) {
 			continue
 		}
 		if a.members[name] != nil {
-			f.Close()
 			return nil, formatErrorf(path, -1, "array %s occurs twice", quote(name))
 		}
 		a.members[name] = m

@@ -366,7 +366,7 @@ func (op *opener) split(a *array) (tensors [parts]*Tensor, err error) {
 		e := a.errorf("has shape %s, want [2, kv_heads, tokens, head_dim] with K and V", shapeString(a.shape))
 		e.kind = errNoLayer
 		if len(shape) == 3 || len(shape) == 4 {
-			e.Hint = "give separate arrays as --k FILE --v FILE [--q FILE]"
+			e.hint = "give separate arrays as --k FILE --v FILE [--q FILE]"
 		}
 		return tensors, e
 	}
@@ -442,7 +442,7 @@ func (op *opener) named(path string, names []string, facts []byte, get func(stri
 	}
 	if len(groups) == 0 {
 		e := &FormatError{Path: path, Offset: -1, Msg: "no tensors named k and v in it", kind: errNoLayer,
-			Hint: "name them with --name-k and --name-v, {layer} standing for the layer's number"}
+			hint: "name them with --name-k and --name-v, {layer} standing for the layer's number"}
 		if len(patterns) > 0 {
 			e.Msg = "no tensors match the given names"
 		}
@@ -510,7 +510,7 @@ func (op *opener) assemble(arrays [parts]*array, tensors [parts]*Tensor, number 
 	fail := func(t *Tensor, format string, args ...any) (*Layer, error) {
 		e := formatErrorf(t.Path, -1, format, args...)
 		if op.o.Layout == "" && t != tensors[O] && t != tensors[OWeight] {
-			e.Hint = "the axes are taken as [heads, tokens, dim]; --layout shd says otherwise"
+			e.hint = "the axes are taken as [heads, tokens, dim]; --layout shd says otherwise"
 		}
 		return nil, e
 	}

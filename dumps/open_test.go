@@ -425,7 +425,7 @@ func TestNonFinite(t *testing.T) {
 				err = e
 			}
 		}
-		if !errors.As(err, &fe) || !strings.Contains(err.Error(), want) || !strings.Contains(fe.Hint, "--allow-nonfinite") {
+		if !errors.As(err, &fe) || !strings.Contains(err.Error(), want) || !strings.Contains(fe.Hint(), "--allow-nonfinite") {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

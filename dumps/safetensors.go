@@ -47,7 +47,7 @@ func openSafetensors(path string) ([]*array, []byte, *blob, error) {
 
 func readSafetensors(r io.Reader, size int64, path string) ([]*array, []byte, error) {
 	var pre [8]byte
-	if _, err := io.ReadFull(r, pre[:]); err != nil {
+	if _, err := io.ReadFull(r, pre[:]); err != nil { // so size ≥ 8 below
 		return nil, nil, formatErrorf(path, 0, "%v", short("safetensors header", err))
 	}
 	length := binary.LittleEndian.Uint64(pre[:])
