@@ -38,6 +38,14 @@ test-arm64:
 	  CGO_ENABLED=0 GOARCH=arm64 go test -short -exec="qemu-aarch64 -cpu $$cpu" ./kernels ./quantize || exit 1; \
 	done
 
+# test-capture tests the capture script with the libraries it captures from,
+# which it installs in an environment of its own.
+.PHONY: test-capture
+test-capture:
+	test -x .venv/bin/python || python3 -m venv .venv
+	.venv/bin/python -c "import torch, transformers" 2>/dev/null || .venv/bin/pip install torch "transformers>=5"
+	cd dumps/capture && ../../.venv/bin/python -W ignore test_hf.py
+
 # cross builds the product for every platform it is meant for.
 .PHONY: cross
 cross: $(PLATFORMS:%=cross-%)

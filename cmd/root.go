@@ -86,6 +86,7 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
 		newPlan(s),
 		newEval(s),
 		newModels(s),
+		newCapture(s),
 		newVersion(s),
 	)
 	root.SetHelpCommand(newHelp())
