@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvq/dumps/capture"
+	"kvq/dumps"
 )
 
 func newCapture(s Streams) *cobra.Command {
@@ -30,7 +30,7 @@ attention needs:
 				return err
 			}
 			return out.write(func(w io.Writer) error {
-				_, err := io.WriteString(w, capture.HF)
+				_, err := io.WriteString(w, dumps.CaptureHF)
 				return err
 			})
 		},
