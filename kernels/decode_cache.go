@@ -301,7 +301,7 @@ func (s *side) wholeMeta(e Encoded) (scale, offset []float32) {
 	if !s.whole {
 		return nil, nil
 	}
-	scale = make([]float32, roundUp(len(e.Scales), laneWidth))
+	scale = make([]float32, roundUp(len(e.Scales), blockWide))
 	offset = make([]float32, len(scale))
 	copy(scale, e.Scales)
 	for i := range e.Scales {

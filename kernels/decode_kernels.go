@@ -34,7 +34,7 @@ type decodeKernels struct {
 	//
 	// and returns units[h] = amax/limit and, for every 32 elements,
 	// bias[h][i/32] = Σ m·weight. A row whose amax is under 2^−100 folds to zeros.
-	// n is a multiple of 16.
+	// n is a multiple of 32.
 	fold func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int)
 
 	// scoreUniform is z[h][t] = float32(sums)·unit[h] + add[h] over blocks of 32

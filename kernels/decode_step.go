@@ -237,7 +237,7 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 			o:       alignedFloats(headBlock * maxDim),
 		})
 	}
-	meta := func(s *side) int { return max(s.n, roundUp(s.dim, laneWidth), pageTokens) }
+	meta := func(s *side) int { return max(s.n, roundUp(s.dim, laneWidth), pageTokens) + blockWide }
 	w.kScale, w.kOffset = alignedFloats(meta(&c.k)), alignedFloats(meta(&c.k))
 	w.vScale, w.vOffset = alignedFloats(meta(&c.v)), alignedFloats(meta(&c.v))
 	w.kWeight, w.vWeight = alignedInts(meta(&c.k)), alignedInts(meta(&c.v))
@@ -393,7 +393,7 @@ func (w *decodeWorker) foldQueries(h int) {
 // foldWhole folds the queries of block b under scales that the whole head shares,
 // or under none (scales per token).
 func (w *decodeWorker) foldWhole(b *blockState, s *side, hd *head) {
-	f, n := s.format, w.k.reduced
+	f, n := s.format, roundUp(w.k.reduced, blockWide)
 	weight := w.kWeight[:n]
 	for c := range weight {
 		weight[c] = f.centre()
@@ -412,7 +412,7 @@ func (w *decodeWorker) foldWhole(b *blockState, s *side, hd *head) {
 		}
 	}
 	bias := w.vSums
-	w.kern.fold(b.coef, b.unit, bias, b.q, scale, weight, planeLimitOf(f, n), b.heads, n)
+	w.kern.fold(b.coef, b.unit, bias, b.q, scale, weight, planeLimitOf(f, w.k.reduced), b.heads, n)
 	for j := range b.heads {
 		b.add[j] = 0
 		q := b.q[j*maxDim:][:s.dim]
@@ -542,12 +542,13 @@ func (w *decodeWorker) readKeyMeta(s *side, meta []byte) {
 		return
 	}
 	n := w.k.reduced
+	folded := roundUp(n, blockWide) // past n the query is zero
 	for i := range w.blocks {
 		b := &w.blocks[i]
 		for set := range w.k.sets {
 			at := set * n
 			w.kern.fold(b.coef[set*headBlock*coefBytes:], b.unit[set*headBlock:], w.vSums, b.q,
-				w.kScale[at:at+n], w.kWeight[at:at+n], planeLimitOf(f, n), b.heads, n)
+				w.kScale[at:], w.kWeight[at:], planeLimitOf(f, n), b.heads, folded)
 			for j := range b.heads {
 				b.bias[set*headBlock+j] = sumBias(w.vSums[j*biasStride:], n)
 				b.add[set*headBlock+j] = 0

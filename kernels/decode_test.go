@@ -240,8 +240,46 @@ func everyFormat() []Format {
 // errorLimit is the pooled relative error of a decode step that kernels.md allows.
 const errorLimit = 2e-4
 
-// TestDecodeFormats runs every format on each side, beside one other, and holds
-// the output against float64 attention over the decoded values.
+// vectorLimit is what it allows one output vector, where pooling does not help.
+const vectorLimit = 1e-3
+
+// check runs the case on every backend and for 1 and 3 threads: within the limit of
+// float64 attention everywhere, and the same bits everywhere unless a side is float16.
+func (x *decodeCase) check(t *testing.T, limit float64) float64 {
+	t.Helper()
+	name := fmt.Sprintf("%v:%v heads %d/%d dim %d/%d tokens %d window %d", x.k, x.v, x.shape.Heads, x.options.QueryHeads,
+		x.shape.DimK, x.shape.DimV, x.cache.Tokens(), x.options.Window)
+	before := Active()
+	defer Use(before)
+	var worst float64
+	var first []float32
+	exact := x.k.Codec != CodecF16 && x.v.Codec != CodecF16
+	for _, isa := range Available() {
+		if err := Use(isa); err != nil {
+			t.Fatal(err)
+		}
+		for _, threads := range []int{1, 3} {
+			got, kernel := x.step(t, threads)
+			if (kernel == "generic") != (isa == Generic || !x.cache.Fused()) {
+				t.Errorf("%s: kernel %s on %s", name, kernel, isa)
+			}
+			e := relativeRMS(got, x.want)
+			worst = max(worst, e)
+			if !(e <= limit) {
+				t.Errorf("%s: %s, %d threads: relative error %.3g, want at most %g", name, isa, threads, e, limit)
+			}
+			if first == nil {
+				first = got
+			}
+			if exact && !slices.Equal(got, first) {
+				t.Errorf("%s: %s with %d threads gives other bits than %s with 1", name, isa, threads, Available()[0])
+			}
+		}
+	}
+	return worst
+}
+
+// TestDecodeFormats runs every format on each side, beside one other.
 func TestDecodeFormats(t *testing.T) {
 	shape := CacheShape{Heads: 2, DimK: 64, DimV: 64, Tokens: 300}
 	other := Format{Codec: CodecInt, Bits: 8, Share: ShareToken}
@@ -253,15 +291,45 @@ func TestDecodeFormats(t *testing.T) {
 				k, v = other, f
 			}
 			x := newDecodeCase(t, uint64(i), shape, 300, k, v, DecodeOptions{QueryHeads: 6})
-			got, _ := x.step(t, 1)
-			e := relativeRMS(got, x.want)
-			worst = max(worst, e)
-			if !(e <= errorLimit) {
-				t.Errorf("%v:%v: relative error %.3g, want at most %g", k, v, e, errorLimit)
-			}
+			worst = max(worst, x.check(t, errorLimit))
 			x.cache.Close()
 		}
 	}
 	t.Logf("worst relative error %.3g", worst)
-	_ = slices.Equal[[]int]
+}
+
+// TestDecodeShapes runs the head dimensions, query head ratios, lengths and
+// windows that models have, and some that none has.
+func TestDecodeShapes(t *testing.T) {
+	formats := [][2]Format{
+		{{Codec: CodecF16}, {Codec: CodecF16}},
+		{{Codec: CodecInt, Bits: 8, Share: ShareChannel}, {Codec: CodecInt, Bits: 8, Share: ShareToken, Zero: ZeroPoint}},
+		{{Codec: CodecInt, Bits: 8, Share: ShareToken, Group: 32, Zero: ZeroAsym}, {Codec: CodecInt, Bits: 4, Share: ShareToken, Group: 32, Zero: ZeroAsym}},
+		{{Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 32, Zero: ZeroPoint}, {Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 32, Zero: ZeroAsym}},
+		{{Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 128}, {Codec: CodecInt, Bits: 4, Share: ShareChannel, Zero: ZeroPoint}},
+	}
+	var worst float64
+	run := func(seed int, shape CacheShape, tokens, queryHeads, window int) {
+		t.Helper()
+		shape.Tokens = tokens
+		for _, f := range formats {
+			x := newDecodeCase(t, uint64(seed), shape, tokens, f[0], f[1], DecodeOptions{QueryHeads: queryHeads, Window: window})
+			worst = max(worst, x.check(t, vectorLimit))
+			x.cache.Close()
+		}
+	}
+	for i, dims := range [][2]int{{64, 64}, {80, 80}, {96, 96}, {112, 112}, {128, 128}, {192, 128}, {256, 256}, {576, 512}, {1, 1}, {20, 33}} {
+		run(i, CacheShape{Heads: 1, DimK: dims[0], DimV: dims[1]}, 130, 4, 0)
+	}
+	for ratio := 1; ratio <= 16; ratio++ {
+		run(ratio, CacheShape{Heads: 2, DimK: 64, DimV: 64}, 100, 2*ratio, 0)
+	}
+	for i, tokens := range []int{1, 2, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 2100} {
+		run(i, CacheShape{Heads: 1, DimK: 32, DimV: 48}, tokens, 2, 0)
+	}
+	for i, window := range []int{1, 5, 64, 100, 1000, 2047, 2048, 5000} {
+		run(i, CacheShape{Heads: 1, DimK: 32, DimV: 32}, 2100, 2, window)
+		run(i, CacheShape{Heads: 1, DimK: 32, DimV: 32}, 2048, 2, window)
+	}
+	t.Logf("worst relative error %.3g", worst)
 }

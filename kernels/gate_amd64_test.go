@@ -13,7 +13,7 @@ import (
 )
 
 // baseline are the features that every amd64 machine has, in avo's words.
-var baseline = map[string]bool{"SSE": true, "SSE2": true}
+var baseline = map[string]bool{"SSE": true, "SSE2": true, "MMX+": true}
 
 // TestGates holds each backend's required CPU features against what the
 // generator says that its instructions need ("// Requires:" above each function).

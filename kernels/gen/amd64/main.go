@@ -20,7 +20,8 @@ import (
 
 // areas emit the kernels of one file each. An area's name is the name of its file.
 var areas = map[string]func(){
-	"codec": codec,
+	"codec":  codec,
+	"decode": decode,
 }
 
 func main() {

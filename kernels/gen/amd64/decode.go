@@ -1,0 +1,1077 @@
+package main
+
+import (
+	"fmt"
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// The distances that package kernels fixes (decode_format.go, decode_kernels.go).
+const (
+	maxDim     = 640
+	rowBytes   = 4 * maxDim // of two query heads' float rows
+	coefBytes  = 2 * maxDim // of two query heads' multiplicands
+	planeBytes = maxDim     // of the two byte planes of one query head's multiplicands
+	biasStride = maxDim / 32
+	pageTokens = 64
+)
+
+// width is the vectors one instruction set has: 16 lanes are one register of
+// AVX-512 or two of AVX2.
+type width struct {
+	suffix string
+	wide   bool
+}
+
+var (
+	avx2   = width{suffix: "AVX2"}
+	avx512 = width{suffix: "AVX512", wide: true}
+)
+
+func (w width) reg() reg.VecVirtual {
+	if w.wide {
+		return ZMM()
+	}
+	return YMM()
+}
+
+func (w width) bytes() int {
+	if w.wide {
+		return 64
+	}
+	return 32
+}
+
+// lanes is 16 lanes of 32 bits.
+type lanes []reg.VecVirtual
+
+func (w width) lanes() lanes {
+	if w.wide {
+		return lanes{ZMM()}
+	}
+	return lanes{YMM(), YMM()}
+}
+
+// at is the part of a run of 16 lanes in memory that register i holds.
+func (w width) at(m Mem, i int) Mem {
+	m.Disp += i * w.bytes()
+	return m
+}
+
+func (w width) load(m Mem) lanes {
+	v := w.lanes()
+	for i := range v {
+		VMOVUPS(w.at(m, i), v[i])
+	}
+	return v
+}
+
+func (w width) store(v lanes, m Mem) {
+	for i := range v {
+		VMOVUPS(v[i], w.at(m, i))
+	}
+}
+
+// splat fills a register with a float in memory.
+func (w width) splat(m Mem) reg.VecVirtual {
+	v := w.reg()
+	VBROADCASTSS(m, v)
+	return v
+}
+
+// zero clears v.
+func (w width) zero(v reg.VecVirtual) {
+	if w.wide {
+		VPXORD(v, v, v)
+	} else {
+		VPXOR(v, v, v)
+	}
+}
+
+// same applies f to each register of v.
+func (v lanes) same(f func(r reg.VecVirtual)) {
+	for _, r := range v {
+		f(r)
+	}
+}
+
+// words are the constants made so far.
+var words = map[uint32]Mem{}
+
+// word is 16 lanes of the 32-bit pattern bits, in memory.
+func word(bits uint32) Mem {
+	m, ok := words[bits]
+	if !ok {
+		m = GLOBL(fmt.Sprintf("decodeWord%08x", bits), RODATA|NOPTR)
+		for i := range 16 {
+			DATA(4*i, U32(bits))
+		}
+		words[bits] = m
+	}
+	return m
+}
+
+// decode emits the parts of decode attention.
+func decode() {
+	for heads := 1; heads <= 4; heads++ {
+		for _, lines := range []int{1, 2} {
+			tileVNNI(8, heads, lines)
+			tileVNNI(4, heads, lines)
+			for _, w := range []width{avx512, avx2} {
+				tileFloat(w, true, heads, lines)
+				tileFloat(w, false, heads, lines)
+			}
+			tileAVX2(8, heads, lines)
+			tileAVX2(4, heads, lines)
+		}
+	}
+	for _, w := range []width{avx512, avx2} {
+		fold(w)
+		scoreUniform(w)
+		scoreToken(w)
+		softmax(w)
+		accumulate(w)
+		accumulateScaled(w)
+		accumulateFloat(w)
+		laneDot(w)
+		widenF16(w)
+		merge(w)
+		for _, ahead := range []int{0, 2048, 8192} {
+			readPass(w, ahead)
+		}
+	}
+}
+
+// count emits a loop that runs body n times, n at least 1, and counts n down.
+func count(name string, n reg.Register, body func()) {
+	Label(name)
+	body()
+	DECQ(n)
+	JNZ(LabelRef(name))
+}
+
+func copyOf(r reg.Register) reg.GPVirtual {
+	c := GP64()
+	MOVQ(r, c)
+	return c
+}
+
+// tileVNNI multiplies lines of 16 lanes × 4 codes with the two byte planes of each
+// head's multiplicands. VPDPBUSD takes the codes as unsigned and a plane's four
+// bytes, in every lane, as signed: |sum of a plane| ≤ 640·255·128 < 2^31.
+func tileVNNI(bits, heads, lines int) {
+	name := fmt.Sprintf("tile%dx%dx%dAVX512", bits, heads, lines)
+	TEXT(name, NOSPLIT, "func(sums *int32, codes, coef *byte, bias *int32, blocks, steps int)")
+	Doc(fmt.Sprintf("%s is tile%d for %d query heads and blocks of %d lanes.", name, bits, heads, 16*lines))
+	Pragma("noescape")
+	sums := Load(Param("sums"), GP64())
+	codes := Load(Param("codes"), GP64())
+	coef := Load(Param("coef"), GP64())
+	bias := Load(Param("bias"), GP64())
+	blocks := Load(Param("blocks"), GP64())
+	steps := Load(Param("steps"), GP64())
+	var mask reg.VecVirtual
+	if bits == 4 {
+		mask = ZMM()
+		VMOVDQU32(word(0x0f0f0f0f), mask)
+	}
+	count("block", blocks, func() {
+		acc := make([][][2]reg.VecVirtual, heads)
+		for h := range acc {
+			acc[h] = make([][2]reg.VecVirtual, lines)
+			for l := range lines {
+				acc[h][l] = [2]reg.VecVirtual{ZMM(), ZMM()}
+				VPXORD(acc[h][l][1], acc[h][l][1], acc[h][l][1])
+				VPXORD(acc[h][l][0], acc[h][l][0], acc[h][l][0])
+				VPSUBD_BCST(Mem{Base: bias, Disp: 4 * h}, acc[h][l][0], acc[h][l][0])
+			}
+		}
+		at, n := copyOf(coef), copyOf(steps)
+		count("step", n, func() {
+			parts := 1
+			code := make([][]reg.VecVirtual, lines)
+			for l := range lines {
+				raw := ZMM()
+				VMOVDQU32(Mem{Base: codes, Disp: 64 * l}, raw)
+				code[l] = []reg.VecVirtual{raw}
+				if bits == 4 {
+					low, high := ZMM(), ZMM()
+					VPANDD(mask, raw, low)
+					VPSRLW(Imm(4), raw, high)
+					VPANDD(mask, high, high)
+					code[l] = []reg.VecVirtual{low, high}
+					parts = 2
+				}
+			}
+			for part := range parts {
+				for h := range heads {
+					for plane := range 2 {
+						m := Mem{Base: at, Disp: h*coefBytes + plane*planeBytes + 4*part}
+						if lines == 1 {
+							VPDPBUSD_BCST(m, code[0][part], acc[h][0][plane])
+							continue
+						}
+						factor := ZMM()
+						VPBROADCASTD(m, factor)
+						for l := range lines {
+							VPDPBUSD(factor, code[l][part], acc[h][l][plane])
+						}
+					}
+				}
+			}
+			ADDQ(Imm(uint64(4*parts)), at)
+			ADDQ(U32(64*uint32(lines)), codes)
+		})
+		for h := range acc {
+			for l, a := range acc[h] {
+				VPSLLD(Imm(8), a[1], a[1])
+				VPADDD(a[1], a[0], a[0])
+				VMOVDQU32(a[0], Mem{Base: sums, Disp: 64 * (h*lines + l)})
+			}
+		}
+		ADDQ(U32(64*uint32(heads*lines)), sums)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// tileAVX2 widens codes to 16 bits, every second byte (int8) or every fourth nibble
+// (int4) a register, and multiplies pairs with VPMADDWD: exact, and no planes. The
+// multiplicands stand as fold left them, in pairs (0,2) (1,3) of every four.
+func tileAVX2(bits, heads, lines int) {
+	name := fmt.Sprintf("tile%dx%dx%dAVX2", bits, heads, lines)
+	TEXT(name, NOSPLIT, "func(sums *int32, codes, coef *byte, bias *int32, blocks, steps int)")
+	Doc(fmt.Sprintf("%s is tile%d for %d query heads and blocks of %d lanes.", name, bits, heads, 16*lines))
+	Pragma("noescape")
+	sums := Load(Param("sums"), GP64())
+	codes := Load(Param("codes"), GP64())
+	coef := Load(Param("coef"), GP64())
+	bias := Load(Param("bias"), GP64())
+	blocks := Load(Param("blocks"), GP64())
+	steps := Load(Param("steps"), GP64())
+	stride := 64 * lines
+	blockBytes := copyOf(steps)
+	IMUL3Q(U32(uint32(stride)), blockBytes, blockBytes)
+	count("block", blocks, func() {
+		for l := range lines {
+			acc := make([][2]reg.VecVirtual, heads)
+			for h := range acc {
+				acc[h] = [2]reg.VecVirtual{YMM(), YMM()}
+				minus := YMM()
+				VPBROADCASTD(Mem{Base: bias, Disp: 4 * h}, minus)
+				for i := range 2 {
+					VPXOR(acc[h][i], acc[h][i], acc[h][i])
+					VPSUBD(minus, acc[h][i], acc[h][i])
+				}
+			}
+			line, at, n := copyOf(codes), copyOf(coef), copyOf(steps)
+			multiply := func(pair int, code [2]reg.VecVirtual) {
+				for h := range heads {
+					factor := YMM()
+					VPBROADCASTD(Mem{Base: at, Disp: h*coefBytes + 4*pair}, factor)
+					for i := range 2 {
+						product := YMM()
+						VPMADDWD(factor, code[i], product)
+						VPADDD(product, acc[h][i], acc[h][i])
+					}
+				}
+			}
+			count(fmt.Sprintf("step%d", l), n, func() {
+				raw := [2]reg.VecVirtual{YMM(), YMM()}
+				for i := range raw {
+					VMOVDQU(Mem{Base: line, Disp: 64*l + 32*i}, raw[i])
+				}
+				low := func(shift int, mask uint32) (code [2]reg.VecVirtual) {
+					for i := range code {
+						code[i] = YMM()
+						from := raw[i]
+						if shift > 0 {
+							VPSRLW(Imm(uint64(shift)), from, code[i])
+							from = code[i]
+						}
+						if mask != 0 {
+							VPAND(word(mask), from, code[i])
+						}
+					}
+					return code
+				}
+				if bits == 8 {
+					multiply(0, low(0, 0x00ff00ff))
+					multiply(1, low(8, 0))
+					ADDQ(Imm(8), at)
+				} else {
+					multiply(0, low(0, 0x000f000f))
+					multiply(1, low(8, 0x000f000f))
+					multiply(2, low(4, 0x000f000f))
+					multiply(3, low(12, 0))
+					ADDQ(Imm(16), at)
+				}
+				ADDQ(U32(uint32(stride)), line)
+			})
+			for h := range acc {
+				for i, a := range acc[h] {
+					VMOVDQU(a, Mem{Base: sums, Disp: 64*(h*lines+l) + 32*i})
+				}
+			}
+		}
+		ADDQ(blockBytes, codes)
+		ADDQ(U32(64*uint32(heads*lines)), sums)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// tileFloat multiplies lines of float16 (fused) or float32 (product rounded first)
+// with float rows. AVX2 has registers for 16 lanes of four heads at a time.
+func tileFloat(w width, half bool, heads, lines int) {
+	kind, size := "F32", 4
+	if half {
+		kind, size = "F16", 2
+	}
+	name := fmt.Sprintf("tile%sx%dx%d%s", kind, heads, lines, w.suffix)
+	TEXT(name, NOSPLIT, "func(sums *float32, codes *byte, x *float32, blocks, steps int)")
+	Doc(fmt.Sprintf("%s is tile%s for %d query heads and blocks of %d lanes.", name, kind, heads, 16*lines))
+	Pragma("noescape")
+	sums := Load(Param("sums"), GP64())
+	codes := Load(Param("codes"), GP64())
+	x := Load(Param("x"), GP64())
+	blocks := Load(Param("blocks"), GP64())
+	steps := Load(Param("steps"), GP64())
+	stride := 16 * lines * size
+	blockBytes := copyOf(steps)
+	IMUL3Q(U32(uint32(stride)), blockBytes, blockBytes)
+	together := lines
+	if !w.wide {
+		together = 1
+	}
+	count("block", blocks, func() {
+		for first := 0; first < lines; first += together {
+			acc := make([][]lanes, heads)
+			for h := range acc {
+				for range together {
+					a := w.lanes()
+					a.same(w.zero)
+					acc[h] = append(acc[h], a)
+				}
+			}
+			line, at, n := copyOf(codes), copyOf(x), copyOf(steps)
+			count(fmt.Sprintf("step%d", first), n, func() {
+				var code []lanes
+				for l := range together {
+					c := w.lanes()
+					for i := range c {
+						m := Mem{Base: line, Disp: (first+l)*16*size + i*w.bytes()*size/4}
+						if half {
+							VCVTPH2PS(m, c[i])
+						} else {
+							VMOVUPS(m, c[i])
+						}
+					}
+					code = append(code, c)
+				}
+				for h := range heads {
+					factor := w.splat(Mem{Base: at, Disp: h * rowBytes})
+					for l := range together {
+						for i, c := range code[l] {
+							if half {
+								VFMADD231PS(factor, c, acc[h][l][i])
+								continue
+							}
+							product := w.reg()
+							VMULPS(factor, c, product)
+							VADDPS(product, acc[h][l][i], acc[h][l][i])
+						}
+					}
+				}
+				ADDQ(Imm(4), at)
+				ADDQ(U32(uint32(stride)), line)
+			})
+			for h := range acc {
+				for l, a := range acc[h] {
+					w.store(a, Mem{Base: sums, Disp: h*rowBytes + 64*(first+l)})
+				}
+			}
+		}
+		ADDQ(blockBytes, codes)
+		ADDQ(U32(64*uint32(lines)), sums)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// largest leaves the largest lane of v in every lane of the result.
+func (w width) largest(v lanes) reg.VecVirtual {
+	x, y := XMM(), XMM()
+	if w.wide {
+		top := YMM()
+		VEXTRACTF64X4(Imm(1), v[0], top)
+		VMAXPS(v[0].AsY(), top, top)
+		VEXTRACTF128(Imm(1), top, x)
+		VMAXPS(top.AsX(), x, x)
+	} else {
+		top := YMM()
+		VMAXPS(v[0], v[1], top)
+		VEXTRACTF128(Imm(1), top, x)
+		VMAXPS(top.AsX(), x, x)
+	}
+	VPERMILPS(Imm(0b01_00_11_10), x, y)
+	VMAXPS(x, y, x)
+	VPERMILPS(Imm(0b10_11_00_01), x, y)
+	VMAXPS(x, y, x)
+	all := w.reg()
+	VBROADCASTSS(x, all)
+	return all
+}
+
+// total adds the integer lanes of v.
+func (w width) total(v lanes) reg.VecVirtual {
+	x, y := XMM(), XMM()
+	sum := YMM()
+	if w.wide {
+		VEXTRACTI64X4(Imm(1), v[0], sum)
+		VPADDD(v[0].AsY(), sum, sum)
+	} else {
+		VPADDD(v[0], v[1], sum)
+	}
+	VEXTRACTI128(Imm(1), sum, x)
+	VPADDD(sum.AsX(), x, x)
+	VPSHUFD(Imm(0b01_00_11_10), x, y)
+	VPADDD(x, y, x)
+	VPSHUFD(Imm(0b10_11_00_01), x, y)
+	VPADDD(x, y, x)
+	return x
+}
+
+// Words of 32 bits that the kernels use.
+const (
+	absMask    = 0x7fffffff
+	smallFold  = 0x0d800000 // 2^−100
+	halfByte   = 128
+	exp2Low    = 0xc2fc0000 // −126
+	roundMagic = 0x4b400000 // 3·2^22
+)
+
+func (w width) and(m Mem, v, dst reg.VecVirtual) {
+	if w.wide {
+		VPANDD(m, v, dst)
+	} else {
+		VPAND(m, v, dst)
+	}
+}
+
+// fold writes multiplicands: two passes over each row, the first for its largest
+// magnitude.
+func fold(w width) {
+	for _, scaled := range []bool{false, true} {
+		name, scale := "foldPlain", ""
+		if scaled {
+			name, scale = "foldScaled", ", scale"
+		}
+		TEXT(name+w.suffix, NOSPLIT, "func(coef *byte, units *float32, bias *int32, x"+scale+" *float32, limit float32, weight *int32, heads, n int)")
+		Doc(name + w.suffix + " is fold; n is a multiple of 32, 32 at least.")
+		Pragma("noescape")
+		coef := Load(Param("coef"), GP64())
+		units := Load(Param("units"), GP64())
+		bias := Load(Param("bias"), GP64())
+		x := Load(Param("x"), GP64())
+		var factors reg.Register
+		if scaled {
+			factors = Load(Param("scale"), GP64())
+		}
+		limits := XMM()
+		Load(Param("limit"), limits)
+		weight := Load(Param("weight"), GP64())
+		heads := Load(Param("heads"), GP64())
+		n := Load(Param("n"), GP64())
+		count("head", heads, func() {
+			top := w.lanes()
+			top.same(w.zero)
+			i := GP64()
+			XORQ(i, i)
+			Label("amax")
+			for part := range 2 {
+				for r := range top {
+					v := w.reg()
+					at := part*64 + r*w.bytes()
+					VMOVUPS(Mem{Base: x, Index: i, Scale: 4, Disp: at}, v)
+					if scaled {
+						VMULPS(Mem{Base: factors, Index: i, Scale: 4, Disp: at}, v, v)
+					}
+					w.and(word(absMask), v, v)
+					VMAXPS(v, top[r], top[r])
+				}
+			}
+			ADDQ(Imm(32), i)
+			CMPQ(i, n)
+			JLT(LabelRef("amax"))
+			amax := w.largest(top)
+			factor, unit := XMM(), XMM()
+			VXORPS(factor, factor, factor)
+			VXORPS(unit, unit, unit)
+			VUCOMISS(word(smallFold), amax.AsX())
+			JB(LabelRef("small"))
+			VDIVSS(amax.AsX(), limits, factor)
+			VDIVSS(limits, amax.AsX(), unit)
+			Label("small")
+			VMOVSS(unit, Mem{Base: units})
+			by := w.reg()
+			VBROADCASTSS(factor, by)
+			XORQ(i, i)
+			sums := copyOf(bias)
+			Label("planes")
+			sum := w.lanes()
+			for part := range 2 {
+				k := w.lanes()
+				for r := range k {
+					v, weighted := w.reg(), w.reg()
+					at := part*64 + r*w.bytes()
+					VMOVUPS(Mem{Base: x, Index: i, Scale: 4, Disp: at}, v)
+					if scaled {
+						VMULPS(Mem{Base: factors, Index: i, Scale: 4, Disp: at}, v, v)
+					}
+					VMULPS(by, v, v)
+					VCVTPS2DQ(v, k[r])
+					VPMULLD(Mem{Base: weight, Index: i, Scale: 4, Disp: at}, k[r], weighted)
+					if part == 0 {
+						sum[r] = weighted
+					} else {
+						VPADDD(weighted, sum[r], sum[r])
+					}
+				}
+				if w.wide {
+					high := ZMM()
+					VPADDD(word(halfByte), k[0], high)
+					VPSRAD(Imm(8), high, high)
+					VPMOVDB(k[0], Mem{Base: coef, Index: i, Scale: 1, Disp: 16 * part})
+					VPMOVDB(high, Mem{Base: coef, Index: i, Scale: 1, Disp: planeBytes + 16*part})
+				} else {
+					packed := YMM()
+					VPACKSSDW(k[1], k[0], packed)
+					VPERMQ(Imm(0b11_01_10_00), packed, packed)
+					VPSHUFB(pairOrder(), packed, packed)
+					VMOVDQU(packed, Mem{Base: coef, Index: i, Scale: 2, Disp: 32 * part})
+				}
+			}
+			VMOVD(w.total(sum).AsX(), Mem{Base: sums})
+			ADDQ(Imm(4), sums)
+			ADDQ(Imm(32), i)
+			CMPQ(i, n)
+			JLT(LabelRef("planes"))
+			ADDQ(U32(rowBytes), x)
+			ADDQ(U32(coefBytes), coef)
+			ADDQ(Imm(4*biasStride), bias)
+			ADDQ(Imm(4), units)
+		})
+		VZEROUPPER()
+		RET()
+	}
+}
+
+var pairMask *Mem
+
+// pairOrder shuffles every four 16-bit words into the order 0, 2, 1, 3.
+func pairOrder() Mem {
+	if pairMask == nil {
+		m := GLOBL("decodePairs", RODATA|NOPTR)
+		for i := range 4 {
+			base := uint64(8 * (i % 2))
+			var q uint64
+			for j, word := range []uint64{0, 2, 1, 3} {
+				low := base + 2*word
+				q |= low<<(16*j) | (low+1)<<(16*j+8)
+			}
+			DATA(8*i, U64(q))
+		}
+		pairMask = &m
+	}
+	return *pairMask
+}
+
+func scoreUniform(w width) {
+	TEXT("scoreUniform"+w.suffix, NOSPLIT, "func(z *float32, sums *int32, unit, add *float32, heads, blocks int)")
+	Doc("scoreUniform" + w.suffix + " is scoreUniform with z at the first token.")
+	Pragma("noescape")
+	z := Load(Param("z"), GP64())
+	sums := Load(Param("sums"), GP64())
+	unit := Load(Param("unit"), GP64())
+	add := Load(Param("add"), GP64())
+	heads := Load(Param("heads"), GP64())
+	blocks := Load(Param("blocks"), GP64())
+	count("block", blocks, func() {
+		row, h := copyOf(z), GP64()
+		XORQ(h, h)
+		Label("head")
+		by := w.splat(Mem{Base: unit, Index: h, Scale: 4})
+		plus := w.splat(Mem{Base: add, Index: h, Scale: 4})
+		for at := 0; at < 128; at += w.bytes() {
+			v := w.reg()
+			VCVTDQ2PS(Mem{Base: sums, Disp: at}, v)
+			VMULPS(by, v, v)
+			VADDPS(plus, v, v)
+			VMOVUPS(v, Mem{Base: row, Disp: at})
+		}
+		ADDQ(U32(128), sums)
+		ADDQ(U32(rowBytes), row)
+		INCQ(h)
+		CMPQ(h, heads)
+		JLT(LabelRef("head"))
+		ADDQ(U32(128), z)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+func scoreToken(w width) {
+	for _, offsets := range []bool{false, true} {
+		name, params := "scoreToken"+w.suffix, "unit, scale *float32"
+		if offsets {
+			name, params = "scoreTokenOffset"+w.suffix, "unit, scale, offset, q *float32"
+		}
+		TEXT(name, NOSPLIT, "func(z *float32, sums *int32, "+params+", heads, groups int)")
+		Doc(name + " is scoreToken.")
+		Pragma("noescape")
+		z := Load(Param("z"), GP64())
+		sums := Load(Param("sums"), GP64())
+		unit := Load(Param("unit"), GP64())
+		scale := Load(Param("scale"), GP64())
+		var offset, q reg.Register
+		if offsets {
+			offset = Load(Param("offset"), GP64())
+			q = Load(Param("q"), GP64())
+		}
+		heads := Load(Param("heads"), GP64())
+		groups := Load(Param("groups"), GP64())
+		// A group's sums are two blocks of [heads][32].
+		blockBytes := copyOf(heads)
+		SHLQ(Imm(7), blockBytes)
+		h := GP64()
+		XORQ(h, h)
+		Label("head")
+		by := w.splat(Mem{Base: unit, Index: h, Scale: 4})
+		for block := range 2 {
+			sum := []lanes{w.lanes(), w.lanes()}
+			at, sc, g := copyOf(sums), copyOf(scale), copyOf(groups)
+			if block == 1 {
+				ADDQ(blockBytes, at)
+			}
+			var off, share reg.Register
+			if offsets {
+				off, share = copyOf(offset), copyOf(q)
+			}
+			group := func(first bool) {
+				var by2 reg.VecVirtual
+				if offsets {
+					by2 = w.splat(Mem{Base: share, Index: h, Scale: 4})
+				}
+				for i, s := range sum {
+					for r := range s {
+						disp := 64*i + r*w.bytes()
+						v := w.reg()
+						VCVTDQ2PS(Mem{Base: at, Disp: disp}, v)
+						VMULPS(by, v, v)
+						if first {
+							VMULPS(Mem{Base: sc, Disp: 128*block + disp}, v, s[r])
+						} else {
+							VMULPS(Mem{Base: sc, Disp: 128*block + disp}, v, v)
+							VADDPS(v, s[r], s[r])
+						}
+						if offsets {
+							VMULPS(Mem{Base: off, Disp: 128*block + disp}, by2, v)
+							VADDPS(v, s[r], s[r])
+						}
+					}
+				}
+				LEAQ(Mem{Base: at, Index: blockBytes, Scale: 2}, at)
+				ADDQ(U32(4*pageTokens), sc)
+				if offsets {
+					ADDQ(U32(4*pageTokens), off)
+					ADDQ(Imm(16), share)
+				}
+				DECQ(g)
+			}
+			done := fmt.Sprintf("done%d", block)
+			group(true)
+			JZ(LabelRef(done))
+			Label(fmt.Sprintf("group%d", block))
+			group(false)
+			JNZ(LabelRef(fmt.Sprintf("group%d", block)))
+			Label(done)
+			for i, s := range sum {
+				w.store(s, Mem{Base: z, Disp: 128*block + 64*i})
+			}
+		}
+		ADDQ(U32(128), sums)
+		ADDQ(U32(rowBytes), z)
+		INCQ(h)
+		CMPQ(h, heads)
+		JLT(LabelRef("head"))
+		VZEROUPPER()
+		RET()
+	}
+}
+
+// exp2Coef repeats exp2Coef of decode_generic.go.
+var exp2Coef = [...]float32{1, 0.693147206702832031, 0.240226509222887935, 0.0555032722667120476, 0.0096180566785237006, 0.00134004281772814784, 0.00015461444698538422}
+
+// exp2 turns v into 2^v, 0 under −126: the same steps as exp2 in decode_generic.go.
+func (w width) exp2(v reg.VecVirtual) {
+	n, f, p, e := w.reg(), w.reg(), w.reg(), w.reg()
+	VADDPS(word(roundMagic), v, n)
+	VSUBPS(word(roundMagic), n, n)
+	VSUBPS(n, v, f)
+	VMOVUPS(word(math.Float32bits(exp2Coef[6])), p)
+	for i := 5; i >= 0; i-- {
+		VMULPS(f, p, p)
+		VADDPS(word(math.Float32bits(exp2Coef[i])), p, p)
+	}
+	VCVTPS2DQ(n, e)
+	VPSLLD(Imm(23), e, e)
+	const greaterOrEqual = 13 // ordered
+	if w.wide {
+		k := K()
+		VCMPPS(Imm(greaterOrEqual), word(exp2Low), v, k)
+		VPADDD_Z(e, p, k, v)
+	} else {
+		keep := YMM()
+		VCMPPS(Imm(greaterOrEqual), word(exp2Low), v, keep)
+		VPADDD(e, p, p)
+		VANDPS(keep, p, v)
+	}
+}
+
+func softmax(w width) {
+	TEXT("softmax"+w.suffix, NOSPLIT, "func(z, m, r, l *float32, heads int)")
+	Doc("softmax" + w.suffix + " is softmax.")
+	Pragma("noescape")
+	z := Load(Param("z"), GP64())
+	m := Load(Param("m"), GP64())
+	r := Load(Param("r"), GP64())
+	l := Load(Param("l"), GP64())
+	heads := Load(Param("heads"), GP64())
+	count("head", heads, func() {
+		before := w.splat(Mem{Base: m})
+		top := w.lanes()
+		for i := range top {
+			at := Mem{Base: z, Disp: i * w.bytes()}
+			VMAXPS(at, before, top[i])
+			for part := 1; part < 4; part++ {
+				at.Disp += 64
+				VMAXPS(at, top[i], top[i])
+			}
+		}
+		all := w.largest(top)
+		VMOVSS(all.AsX(), Mem{Base: m})
+		VSUBPS(all, before, before)
+		w.exp2(before)
+		VMOVSS(before.AsX(), Mem{Base: r})
+		sum := w.lanes()
+		for part := range 4 {
+			for i := range sum {
+				at := Mem{Base: z, Disp: part*64 + i*w.bytes()}
+				v := w.reg()
+				VMOVUPS(at, v)
+				VSUBPS(all, v, v)
+				w.exp2(v)
+				VMOVUPS(v, at)
+				if part == 0 {
+					sum[i] = v
+				} else {
+					VADDPS(v, sum[i], sum[i])
+				}
+			}
+		}
+		for i := range sum {
+			at := Mem{Base: l, Disp: i * w.bytes()}
+			v := w.reg()
+			VMULPS(at, before, v)
+			VADDPS(sum[i], v, v)
+			VMOVUPS(v, at)
+		}
+		ADDQ(U32(rowBytes), z)
+		ADDQ(Imm(4), m)
+		ADDQ(Imm(4), r)
+		ADDQ(Imm(64), l)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// outputs loops over blocks of 16·lines lanes and over heads: body handles one
+// register of outputs at o+disp and its sums at sums+disp.
+func outputs(w width, lines int, o, sums, heads, blocks reg.Register, perHead func(h reg.Register) func(disp int), perBlock func()) {
+	count("block", blocks, func() {
+		h := GP64()
+		XORQ(h, h)
+		row := copyOf(o)
+		Label("head")
+		body := perHead(h)
+		for at := 0; at < 64*lines; at += w.bytes() {
+			v := w.reg()
+			VMOVUPS(Mem{Base: row, Disp: at}, v)
+			outputRegister = v
+			body(at)
+			VMOVUPS(v, Mem{Base: row, Disp: at})
+		}
+		ADDQ(U32(64*uint32(lines)), sums)
+		ADDQ(U32(rowBytes), row)
+		INCQ(h)
+		CMPQ(h, heads)
+		JLT(LabelRef("head"))
+		ADDQ(U32(64*uint32(lines)), o)
+		if perBlock != nil {
+			perBlock()
+		}
+	})
+	VZEROUPPER()
+	RET()
+}
+
+var outputRegister reg.VecVirtual
+
+func accumulate(w width) {
+	for _, lines := range []int{1, 2} {
+		name := fmt.Sprintf("accumulatex%d%s", lines, w.suffix)
+		TEXT(name, NOSPLIT, "func(o *float32, sums *int32, r, unit *float32, heads, blocks int)")
+		Doc(fmt.Sprintf("%s is accumulate for blocks of %d lanes.", name, 16*lines))
+		Pragma("noescape")
+		o := Load(Param("o"), GP64())
+		sums := Load(Param("sums"), GP64())
+		r := Load(Param("r"), GP64())
+		unit := Load(Param("unit"), GP64())
+		heads := Load(Param("heads"), GP64())
+		blocks := Load(Param("blocks"), GP64())
+		outputs(w, lines, o, sums, heads, blocks, func(h reg.Register) func(int) {
+			keep := w.splat(Mem{Base: r, Index: h, Scale: 4})
+			by := w.splat(Mem{Base: unit, Index: h, Scale: 4})
+			return func(disp int) {
+				v := w.reg()
+				VMULPS(keep, outputRegister, outputRegister)
+				VCVTDQ2PS(Mem{Base: sums, Disp: disp}, v)
+				VMULPS(by, v, v)
+				VADDPS(v, outputRegister, outputRegister)
+			}
+		}, nil)
+	}
+}
+
+func accumulateScaled(w width) {
+	for _, lines := range []int{1, 2} {
+		for _, offsets := range []bool{false, true} {
+			kind, params := "accumulateScaled", "r, unit, scale *float32"
+			if offsets {
+				kind, params = "accumulateOffset", "r, unit, scale, add, offset *float32"
+			}
+			name := fmt.Sprintf("%sx%d%s", kind, lines, w.suffix)
+			TEXT(name, NOSPLIT, "func(o *float32, sums *int32, "+params+", heads, blocks int)")
+			Doc(fmt.Sprintf("%s is accumulateScaled for blocks of %d lanes.", name, 16*lines))
+			Pragma("noescape")
+			o := Load(Param("o"), GP64())
+			sums := Load(Param("sums"), GP64())
+			r := Load(Param("r"), GP64())
+			unit := Load(Param("unit"), GP64())
+			scale := Load(Param("scale"), GP64())
+			var add, offset reg.Register
+			if offsets {
+				add = Load(Param("add"), GP64())
+				offset = Load(Param("offset"), GP64())
+			}
+			heads := Load(Param("heads"), GP64())
+			blocks := Load(Param("blocks"), GP64())
+			outputs(w, lines, o, sums, heads, blocks, func(h reg.Register) func(int) {
+				keep := w.splat(Mem{Base: r, Index: h, Scale: 4})
+				by := w.splat(Mem{Base: unit, Index: h, Scale: 4})
+				var plus reg.VecVirtual
+				if offsets {
+					plus = w.splat(Mem{Base: add, Index: h, Scale: 4})
+				}
+				return func(disp int) {
+					v := w.reg()
+					VMULPS(keep, outputRegister, outputRegister)
+					VCVTDQ2PS(Mem{Base: sums, Disp: disp}, v)
+					VMULPS(by, v, v)
+					VMULPS(Mem{Base: scale, Disp: disp}, v, v)
+					VADDPS(v, outputRegister, outputRegister)
+					if offsets {
+						VMULPS(Mem{Base: offset, Disp: disp}, plus, v)
+						VADDPS(v, outputRegister, outputRegister)
+					}
+				}
+			}, func() {
+				ADDQ(U32(64*uint32(lines)), scale)
+				if offsets {
+					ADDQ(U32(64*uint32(lines)), offset)
+				}
+			})
+		}
+	}
+}
+
+func accumulateFloat(w width) {
+	TEXT("accumulateFloat"+w.suffix, NOSPLIT, "func(o, sums, r *float32, heads, n int)")
+	Doc("accumulateFloat" + w.suffix + " is accumulateFloat; n is a multiple of 16.")
+	Pragma("noescape")
+	o := Load(Param("o"), GP64())
+	sums := Load(Param("sums"), GP64())
+	r := Load(Param("r"), GP64())
+	heads := Load(Param("heads"), GP64())
+	n := Load(Param("n"), GP64())
+	count("head", heads, func() {
+		keep := w.splat(Mem{Base: r})
+		i := GP64()
+		XORQ(i, i)
+		Label("lane")
+		for at := 0; at < 64; at += w.bytes() {
+			v := w.reg()
+			VMULPS(Mem{Base: o, Index: i, Scale: 4, Disp: at}, keep, v)
+			VADDPS(Mem{Base: sums, Index: i, Scale: 4, Disp: at}, v, v)
+			VMOVUPS(v, Mem{Base: o, Index: i, Scale: 4, Disp: at})
+		}
+		ADDQ(Imm(16), i)
+		CMPQ(i, n)
+		JLT(LabelRef("lane"))
+		ADDQ(U32(rowBytes), o)
+		ADDQ(U32(rowBytes), sums)
+		ADDQ(Imm(4), r)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+func laneDot(w width) {
+	TEXT("laneDot"+w.suffix, NOSPLIT, "func(e, x, weight, r *float32, heads, n int)")
+	Doc("laneDot" + w.suffix + " is laneDot; n is a multiple of 16, 16 at least.")
+	Pragma("noescape")
+	e := Load(Param("e"), GP64())
+	x := Load(Param("x"), GP64())
+	weight := Load(Param("weight"), GP64())
+	r := Load(Param("r"), GP64())
+	heads := Load(Param("heads"), GP64())
+	n := Load(Param("n"), GP64())
+	count("head", heads, func() {
+		sum := w.load(Mem{Base: x})
+		for i := range sum {
+			VMULPS(w.at(Mem{Base: weight}, i), sum[i], sum[i])
+		}
+		i := GP64()
+		MOVQ(U32(16), i)
+		Label("next")
+		CMPQ(i, n)
+		JGE(LabelRef("last"))
+		for k := range sum {
+			v := w.reg()
+			VMOVUPS(w.at(Mem{Base: x, Index: i, Scale: 4}, k), v)
+			VMULPS(w.at(Mem{Base: weight, Index: i, Scale: 4}, k), v, v)
+			VADDPS(v, sum[k], sum[k])
+		}
+		ADDQ(Imm(16), i)
+		JMP(LabelRef("next"))
+		Label("last")
+		keep := w.splat(Mem{Base: r})
+		for k := range sum {
+			v := w.reg()
+			VMULPS(w.at(Mem{Base: e}, k), keep, v)
+			VADDPS(sum[k], v, v)
+			VMOVUPS(v, w.at(Mem{Base: e}, k))
+		}
+		ADDQ(U32(rowBytes), x)
+		ADDQ(Imm(64), e)
+		ADDQ(Imm(4), r)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+func widenF16(w width) {
+	TEXT("widenF16"+w.suffix, NOSPLIT, "func(dst *float32, src *byte, n int)")
+	Doc("widenF16" + w.suffix + " is widenF16; n is a multiple of 16, 16 at least.")
+	Pragma("noescape")
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	n := Load(Param("n"), GP64())
+	Label("next")
+	for at := 0; at < 64; at += w.bytes() {
+		v := w.reg()
+		VCVTPH2PS(Mem{Base: src, Disp: at / 2}, v)
+		VMOVUPS(v, Mem{Base: dst, Disp: at})
+	}
+	ADDQ(Imm(32), src)
+	ADDQ(Imm(64), dst)
+	SUBQ(Imm(16), n)
+	JNZ(LabelRef("next"))
+	VZEROUPPER()
+	RET()
+}
+
+func merge(w width) {
+	TEXT("merge"+w.suffix, NOSPLIT, "func(dst, src *float32, a, b float32, n int)")
+	Doc("merge" + w.suffix + " is merge; n is a multiple of 16, 16 at least.")
+	Pragma("noescape")
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	a, b := w.reg(), w.reg()
+	VBROADCASTSS(NewParamAddr("a", 16), a)
+	VBROADCASTSS(NewParamAddr("b", 20), b)
+	n := Load(Param("n"), GP64())
+	Label("next")
+	for at := 0; at < 64; at += w.bytes() {
+		x, y := w.reg(), w.reg()
+		VMULPS(Mem{Base: dst, Disp: at}, a, x)
+		VMULPS(Mem{Base: src, Disp: at}, b, y)
+		VADDPS(y, x, x)
+		VMOVUPS(x, Mem{Base: dst, Disp: at})
+	}
+	ADDQ(Imm(64), dst)
+	ADDQ(Imm(64), src)
+	SUBQ(Imm(16), n)
+	JNZ(LabelRef("next"))
+	VZEROUPPER()
+	RET()
+}
+
+// readPass loads n bytes and keeps their exclusive or, so that every line arrives
+// in a register. ahead is how many bytes in front it prefetches; 0 leaves that to
+// the machine.
+func readPass(w width, ahead int) {
+	name := fmt.Sprintf("readAhead%d%s", ahead, w.suffix)
+	TEXT(name, NOSPLIT, "func(b *byte, n int) uint64")
+	Doc(fmt.Sprintf("%s reads n bytes, a multiple of 512 and not 0, and returns a word of their exclusive or.", name))
+	Pragma("noescape")
+	b := Load(Param("b"), GP64())
+	n := Load(Param("n"), GP64())
+	acc := []reg.VecVirtual{w.reg(), w.reg(), w.reg(), w.reg()}
+	for _, a := range acc {
+		w.zero(a)
+	}
+	Label("next")
+	if ahead > 0 {
+		for at := 0; at < 512; at += 64 {
+			PREFETCHT0(Mem{Base: b, Disp: ahead + at})
+		}
+	}
+	for i := range 512 / w.bytes() {
+		m, a := Mem{Base: b, Disp: i * w.bytes()}, acc[i%len(acc)]
+		if w.wide {
+			VPXORD(m, a, a)
+		} else {
+			VPXOR(m, a, a)
+		}
+	}
+	ADDQ(U32(512), b)
+	SUBQ(U32(512), n)
+	JNZ(LabelRef("next"))
+	for _, a := range acc[1:] {
+		if w.wide {
+			VPXORD(a, acc[0], acc[0])
+		} else {
+			VPXOR(a, acc[0], acc[0])
+		}
+	}
+	sum := GP64()
+	VMOVQ(acc[0].AsX(), sum)
+	Store(sum, ReturnIndex(0))
+	VZEROUPPER()
+	RET()
+}
