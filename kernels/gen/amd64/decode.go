@@ -19,26 +19,26 @@ const (
 	pageTokens = 64
 )
 
-// width is the vectors one instruction set has: 16 lanes are one register of
+// A tier is the vectors one instruction set has: 16 lanes are one register of
 // AVX-512 or two of AVX2.
-type width struct {
+type tier struct {
 	suffix string
 	wide   bool
 }
 
 var (
-	avx2   = width{suffix: "AVX2"}
-	avx512 = width{suffix: "AVX512", wide: true}
+	avx2   = tier{suffix: "AVX2"}
+	avx512 = tier{suffix: "AVX512", wide: true}
 )
 
-func (w width) reg() reg.VecVirtual {
+func (w tier) reg() reg.VecVirtual {
 	if w.wide {
 		return ZMM()
 	}
 	return YMM()
 }
 
-func (w width) bytes() int {
+func (w tier) bytes() int {
 	if w.wide {
 		return 64
 	}
@@ -48,7 +48,7 @@ func (w width) bytes() int {
 // lanes is 16 lanes of 32 bits.
 type lanes []reg.VecVirtual
 
-func (w width) lanes() lanes {
+func (w tier) lanes() lanes {
 	if w.wide {
 		return lanes{ZMM()}
 	}
@@ -56,12 +56,12 @@ func (w width) lanes() lanes {
 }
 
 // at is the part of a run of 16 lanes in memory that register i holds.
-func (w width) at(m Mem, i int) Mem {
+func (w tier) at(m Mem, i int) Mem {
 	m.Disp += i * w.bytes()
 	return m
 }
 
-func (w width) load(m Mem) lanes {
+func (w tier) load(m Mem) lanes {
 	v := w.lanes()
 	for i := range v {
 		VMOVUPS(w.at(m, i), v[i])
@@ -69,21 +69,21 @@ func (w width) load(m Mem) lanes {
 	return v
 }
 
-func (w width) store(v lanes, m Mem) {
+func (w tier) store(v lanes, m Mem) {
 	for i := range v {
 		VMOVUPS(v[i], w.at(m, i))
 	}
 }
 
 // splat fills a register with a float in memory.
-func (w width) splat(m Mem) reg.VecVirtual {
+func (w tier) splat(m Mem) reg.VecVirtual {
 	v := w.reg()
 	VBROADCASTSS(m, v)
 	return v
 }
 
 // zero clears v.
-func (w width) zero(v reg.VecVirtual) {
+func (w tier) zero(v reg.VecVirtual) {
 	if w.wide {
 		VPXORD(v, v, v)
 	} else {
@@ -120,7 +120,7 @@ func decode() {
 		for _, lines := range []int{1, 2} {
 			tileVNNI(8, heads, lines)
 			tileVNNI(4, heads, lines)
-			for _, w := range []width{avx512, avx2} {
+			for _, w := range []tier{avx512, avx2} {
 				tileFloat(w, true, heads, lines)
 				tileFloat(w, false, heads, lines)
 			}
@@ -128,7 +128,7 @@ func decode() {
 			tileAVX2(4, heads, lines)
 		}
 	}
-	for _, w := range []width{avx512, avx2} {
+	for _, w := range []tier{avx512, avx2} {
 		fold(w)
 		scoreUniform(w)
 		scoreToken(w)
@@ -326,7 +326,7 @@ func tileAVX2(bits, heads, lines int) {
 
 // tileFloat multiplies lines of float16 (fused) or float32 (product rounded first)
 // with float rows. AVX2 has registers for 16 lanes of four heads at a time.
-func tileFloat(w width, half bool, heads, lines int) {
+func tileFloat(w tier, half bool, heads, lines int) {
 	kind, size := "F32", 4
 	if half {
 		kind, size = "F16", 2
@@ -403,7 +403,7 @@ func tileFloat(w width, half bool, heads, lines int) {
 }
 
 // largest leaves the largest lane of v in every lane of the result.
-func (w width) largest(v lanes) reg.VecVirtual {
+func (w tier) largest(v lanes) reg.VecVirtual {
 	x, y := XMM(), XMM()
 	if w.wide {
 		top := YMM()
@@ -427,7 +427,7 @@ func (w width) largest(v lanes) reg.VecVirtual {
 }
 
 // total adds the integer lanes of v.
-func (w width) total(v lanes) reg.VecVirtual {
+func (w tier) total(v lanes) reg.VecVirtual {
 	x, y := XMM(), XMM()
 	sum := YMM()
 	if w.wide {
@@ -454,7 +454,7 @@ const (
 	roundMagic = 0x4b400000 // 3·2^22
 )
 
-func (w width) and(m Mem, v, dst reg.VecVirtual) {
+func (w tier) and(m Mem, v, dst reg.VecVirtual) {
 	if w.wide {
 		VPANDD(m, v, dst)
 	} else {
@@ -464,7 +464,7 @@ func (w width) and(m Mem, v, dst reg.VecVirtual) {
 
 // fold writes multiplicands: two passes over each row, the first for its largest
 // magnitude.
-func fold(w width) {
+func fold(w tier) {
 	for _, scaled := range []bool{false, true} {
 		name, scale := "foldPlain", ""
 		if scaled {
@@ -590,7 +590,7 @@ func pairOrder() Mem {
 	return *pairMask
 }
 
-func scoreUniform(w width) {
+func scoreUniform(w tier) {
 	TEXT("scoreUniform"+w.suffix, NOSPLIT, "func(z *float32, sums *int32, unit, add *float32, heads, blocks int)")
 	Doc("scoreUniform" + w.suffix + " is scoreUniform with z at the first token.")
 	Pragma("noescape")
@@ -624,7 +624,7 @@ func scoreUniform(w width) {
 	RET()
 }
 
-func scoreToken(w width) {
+func scoreToken(w tier) {
 	for _, offsets := range []bool{false, true} {
 		name, params := "scoreToken"+w.suffix, "unit, scale *float32"
 		if offsets {
@@ -717,7 +717,7 @@ func scoreToken(w width) {
 var exp2Coef = [...]float32{1, 0.693147206702832031, 0.240226509222887935, 0.0555032722667120476, 0.0096180566785237006, 0.00134004281772814784, 0.00015461444698538422}
 
 // exp2 turns v into 2^v, 0 under −126: the same steps as exp2 in decode_generic.go.
-func (w width) exp2(v reg.VecVirtual) {
+func (w tier) exp2(v reg.VecVirtual) {
 	n, f, p, e := w.reg(), w.reg(), w.reg(), w.reg()
 	VADDPS(word(roundMagic), v, n)
 	VSUBPS(word(roundMagic), n, n)
@@ -742,7 +742,7 @@ func (w width) exp2(v reg.VecVirtual) {
 	}
 }
 
-func softmax(w width) {
+func softmax(w tier) {
 	TEXT("softmax"+w.suffix, NOSPLIT, "func(z, m, r, l *float32, heads int)")
 	Doc("softmax" + w.suffix + " is softmax.")
 	Pragma("noescape")
@@ -801,7 +801,7 @@ func softmax(w width) {
 
 // outputs loops over blocks of 16·lines lanes and over heads: body handles one
 // register of outputs at o+disp and its sums at sums+disp.
-func outputs(w width, lines int, o, sums, heads, blocks reg.Register, perHead func(h reg.Register) func(disp int), perBlock func()) {
+func outputs(w tier, lines int, o, sums, heads, blocks reg.Register, perHead func(h reg.Register) func(disp int), perBlock func()) {
 	count("block", blocks, func() {
 		h := GP64()
 		XORQ(h, h)
@@ -831,7 +831,7 @@ func outputs(w width, lines int, o, sums, heads, blocks reg.Register, perHead fu
 
 var outputRegister reg.VecVirtual
 
-func accumulate(w width) {
+func accumulate(w tier) {
 	for _, lines := range []int{1, 2} {
 		name := fmt.Sprintf("accumulatex%d%s", lines, w.suffix)
 		TEXT(name, NOSPLIT, "func(o *float32, sums *int32, r, unit *float32, heads, blocks int)")
@@ -857,7 +857,7 @@ func accumulate(w width) {
 	}
 }
 
-func accumulateScaled(w width) {
+func accumulateScaled(w tier) {
 	for _, lines := range []int{1, 2} {
 		for _, offsets := range []bool{false, true} {
 			kind, params := "accumulateScaled", "r, unit, scale *float32"
@@ -909,7 +909,7 @@ func accumulateScaled(w width) {
 	}
 }
 
-func accumulateFloat(w width) {
+func accumulateFloat(w tier) {
 	TEXT("accumulateFloat"+w.suffix, NOSPLIT, "func(o, sums, r *float32, heads, n int)")
 	Doc("accumulateFloat" + w.suffix + " is accumulateFloat; n is a multiple of 16.")
 	Pragma("noescape")
@@ -940,7 +940,7 @@ func accumulateFloat(w width) {
 	RET()
 }
 
-func laneDot(w width) {
+func laneDot(w tier) {
 	TEXT("laneDot"+w.suffix, NOSPLIT, "func(e, x, weight, r *float32, heads, n int)")
 	Doc("laneDot" + w.suffix + " is laneDot; n is a multiple of 16, 16 at least.")
 	Pragma("noescape")
@@ -984,7 +984,7 @@ func laneDot(w width) {
 	RET()
 }
 
-func widenF16(w width) {
+func widenF16(w tier) {
 	TEXT("widenF16"+w.suffix, NOSPLIT, "func(dst *float32, src *byte, n int)")
 	Doc("widenF16" + w.suffix + " is widenF16; n is a multiple of 16, 16 at least.")
 	Pragma("noescape")
@@ -1005,7 +1005,7 @@ func widenF16(w width) {
 	RET()
 }
 
-func merge(w width) {
+func merge(w tier) {
 	TEXT("merge"+w.suffix, NOSPLIT, "func(dst, src *float32, a, b float32, n int)")
 	Doc("merge" + w.suffix + " is merge; n is a multiple of 16, 16 at least.")
 	Pragma("noescape")
@@ -1034,7 +1034,7 @@ func merge(w width) {
 // readPass loads n bytes and keeps their exclusive or, so that every line arrives
 // in a register. ahead is how many bytes in front it prefetches; 0 leaves that to
 // the machine.
-func readPass(w width, ahead int) {
+func readPass(w tier, ahead int) {
 	name := fmt.Sprintf("readAhead%d%s", ahead, w.suffix)
 	TEXT(name, NOSPLIT, "func(b *byte, n int) uint64")
 	Doc(fmt.Sprintf("%s reads n bytes, a multiple of 512 and not 0, and returns a word of their exclusive or.", name))
