@@ -425,7 +425,7 @@ func (p *planRun) price() error {
 				p.warn("%s", w)
 			}
 		}
-		if row.Total == 0 {
+		if row.Total == 0 && priced(row) {
 			p.warn("%s: %s tokens are too few for anything to be kept", s.Name, grouped(p.request.Context))
 		}
 	}

@@ -61,40 +61,57 @@ type planRequest struct {
 }
 
 type planRowJSON struct {
-	Scheme         string         `json:"scheme"`
-	K              string         `json:"k"`
-	V              string         `json:"v"`
-	KBits          float64        `json:"k_bits,omitempty"`
-	VBits          float64        `json:"v_bits,omitempty"`
-	Bits           float64        `json:"bits_per_element,omitempty"`
-	BytesPerToken  float64        `json:"bytes_per_token"`
-	FixedBytes     int64          `json:"fixed_bytes"`
-	DataBytes      int64          `json:"data_bytes"`
-	MetadataBytes  int64          `json:"metadata_bytes"`
-	StateBytes     int64          `json:"state_bytes,omitempty"`
-	CrossBytes     int64          `json:"cross_bytes,omitempty"`
-	PaddingBytes   int64          `json:"padding_bytes,omitempty"`
-	TotalBytes     int64          `json:"total_bytes"`
-	BytesPerDevice int64          `json:"bytes_per_device"`
-	RatioVsF16     float64        `json:"ratio_vs_f16,omitempty"`
-	Outgrows       int64          `json:"outgrows_weights_context,omitempty"`
-	MaxContext     *int64         `json:"max_context,omitempty"` // absent where every context fits
-	MaxSequences   *int64         `json:"max_sequences,omitempty"`
-	Fits           *bool          `json:"fits,omitempty"`
-	Refusal        string         `json:"refusal,omitempty"`
-	Components     map[string]any `json:"components,omitempty"`
-	Details        map[string]any `json:"details,omitempty"`
+	Scheme string  `json:"scheme"`
+	K      string  `json:"k"`
+	V      string  `json:"v"`
+	KBits  float64 `json:"k_bits,omitempty"`
+	VBits  float64 `json:"v_bits,omitempty"`
+	Bits   float64 `json:"bits_per_element,omitempty"`
+	// nil where the engine refuses to start before it can tell
+	*PlanFigures
+	RatioVsF16   float64        `json:"ratio_vs_f16,omitempty"`
+	Outgrows     int64          `json:"outgrows_weights_context,omitempty"`
+	MaxContext   *int64         `json:"max_context,omitempty"` // absent where every context fits
+	MaxSequences *int64         `json:"max_sequences,omitempty"`
+	Fits         *bool          `json:"fits,omitempty"`
+	Refusal      string         `json:"refusal,omitempty"`
+	Components   map[string]any `json:"components,omitempty"`
+	Details      map[string]any `json:"details,omitempty"`
 }
+
+// PlanFigures are the bytes of a row. The name is exported because encoding/json
+// cannot decode into an embedded pointer otherwise.
+type PlanFigures struct {
+	BytesPerToken  float64 `json:"bytes_per_token"`
+	FixedBytes     int64   `json:"fixed_bytes"`
+	DataBytes      int64   `json:"data_bytes"`
+	MetadataBytes  int64   `json:"metadata_bytes"`
+	StateBytes     int64   `json:"state_bytes,omitempty"`
+	CrossBytes     int64   `json:"cross_bytes,omitempty"`
+	PaddingBytes   int64   `json:"padding_bytes,omitempty"`
+	TotalBytes     int64   `json:"total_bytes"`
+	BytesPerDevice int64   `json:"bytes_per_device"`
+}
+
+// priced tells rows with figures from those of an engine that would not start.
+func priced(r formula.Row) bool { return r.Total > 0 || r.Reservation.Refusal == "" }
 
 func rowJSON(r formula.Row, budget formula.Budget) planRowJSON {
 	a := r.Reservation
 	j := planRowJSON{
 		Scheme: r.Scheme.Name, K: r.Scheme.K.Name(), V: r.Scheme.V.Name(),
 		KBits: r.KBits, VBits: r.VBits, Bits: r.Bits,
-		BytesPerToken: r.BytesPerToken, FixedBytes: r.FixedBytes,
-		DataBytes: a.Data, MetadataBytes: a.Metadata, StateBytes: a.State, CrossBytes: a.Cross, PaddingBytes: a.Padding,
-		TotalBytes: r.Total, BytesPerDevice: a.PerDevice, RatioVsF16: r.RatioVsF16,
-		Outgrows: r.OutgrowsWeights, Refusal: a.Refusal,
+		RatioVsF16: r.RatioVsF16, Outgrows: r.OutgrowsWeights, Refusal: a.Refusal,
+	}
+	if priced(r) {
+		j.PlanFigures = &PlanFigures{
+			BytesPerToken: r.BytesPerToken, FixedBytes: r.FixedBytes,
+			DataBytes: a.Data, MetadataBytes: a.Metadata, StateBytes: a.State, CrossBytes: a.Cross, PaddingBytes: a.Padding,
+			TotalBytes: r.Total, BytesPerDevice: a.PerDevice,
+		}
+	}
+	if a.Refusal != "" {
+		j.Fits = new(bool)
 	}
 	if budget.Memory > 0 {
 		fits, context, sequences := r.Fits, r.MaxContext, r.MaxSequences
@@ -186,7 +203,7 @@ func planTables(p *planRun, u units) []*table {
 	for _, r := range p.rows {
 		a := r.Reservation
 		device := absent()
-		if q.TP > 1 || q.PP > 1 {
+		if priced(r) && (q.TP > 1 || q.PP > 1) {
 			device = u.size(a.PerDevice)
 		}
 		saving := absent()
@@ -197,7 +214,11 @@ func planTables(p *planRun, u units) []*table {
 		if r.Bits > 0 {
 			bits = number(r.Bits, 4)
 		}
-		prices.add(text(r.Scheme.Name), bits, perToken(r.BytesPerToken), some(a.Metadata), some(a.Padding), u.size(r.Total), device, saving)
+		token, total := absent(), absent()
+		if priced(r) {
+			token, total = perToken(r.BytesPerToken), u.size(r.Total)
+		}
+		prices.add(text(r.Scheme.Name), bits, token, some(a.Metadata), some(a.Padding), total, device, saving)
 		tokens, fits := count(r.MaxContext), "no"
 		if r.Unbounded {
 			tokens = text("any")
@@ -269,9 +290,14 @@ func planData(rows []planRowJSON) *table {
 		if r.Fits != nil {
 			fits = text(strconv.FormatBool(*r.Fits))
 		}
-		t.add(text(r.Scheme), text(r.K), text(r.V), real(r.KBits), real(r.VBits), real(r.Bits), cell{value: exact(r.BytesPerToken)}, whole(r.FixedBytes),
-			whole(r.DataBytes), whole(r.MetadataBytes), known(r.StateBytes), known(r.CrossBytes), known(r.PaddingBytes), whole(r.TotalBytes),
-			whole(r.BytesPerDevice), real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits)
+		cells := []cell{text(r.Scheme), text(r.K), text(r.V), real(r.KBits), real(r.VBits), real(r.Bits)}
+		if f := r.PlanFigures; f != nil {
+			cells = append(cells, cell{value: exact(f.BytesPerToken)}, whole(f.FixedBytes), whole(f.DataBytes), whole(f.MetadataBytes),
+				known(f.StateBytes), known(f.CrossBytes), known(f.PaddingBytes), whole(f.TotalBytes), whole(f.BytesPerDevice))
+		} else {
+			cells = append(cells, make([]cell, 9)...)
+		}
+		t.add(append(cells, real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits)...)
 	}
 	return t
 }
@@ -289,7 +315,7 @@ func planNotes(p *planRun, u units) []string {
 		}
 		notes = append(notes, "totals hold "+strings.Join(parts, " and "))
 	}
-	if p.rows[0].BytesPerToken == 0 {
+	if r := p.rows[0]; priced(r) && r.BytesPerToken == 0 {
 		notes = append(notes, "every layer's window is full: a further token adds nothing")
 	}
 	if p.budget.Weights > 0 {

@@ -38,9 +38,9 @@ func TestPlanWorkedExample(t *testing.T) {
 	}
 	const rows = 2 * 32 * 8 * 32768 // rows of 128 codes, K and V
 	for i, want := range []planRowJSON{
-		{Scheme: "f16", BytesPerToken: 131072, DataBytes: 4294967296, Bits: 16},
-		{Scheme: "int8-token", BytesPerToken: 66560, DataBytes: 2147483648, MetadataBytes: rows * 2, Bits: 8.125},
-		{Scheme: "int4-token/32", BytesPerToken: 36864, DataBytes: 1073741824, MetadataBytes: rows * 8, Bits: 4.5},
+		{Scheme: "f16", Bits: 16, PlanFigures: &PlanFigures{BytesPerToken: 131072, DataBytes: 4294967296}},
+		{Scheme: "int8-token", Bits: 8.125, PlanFigures: &PlanFigures{BytesPerToken: 66560, DataBytes: 2147483648, MetadataBytes: rows * 2}},
+		{Scheme: "int4-token/32", Bits: 4.5, PlanFigures: &PlanFigures{BytesPerToken: 36864, DataBytes: 1073741824, MetadataBytes: rows * 8}},
 	} {
 		got := plan.Rows[i]
 		total := want.DataBytes + want.MetadataBytes

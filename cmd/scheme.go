@@ -38,6 +38,23 @@ func (s sizer) Size(heads, tokens, dim int64) (data, metadata int64, err error) 
 	return size.Data, size.Metadata, err
 }
 
+// Dips tells formula that recent tokens of a scheme with groups of tokens are
+// encoded so many at a time.
+func (s sizer) Dips() (period, offset int64) {
+	if s.scheme == nil || s.scheme.Share != quantize.PerChannel || s.scheme.Group == 0 {
+		return 0, 0
+	}
+	for _, m := range s.scheme.Modifiers {
+		switch m.Kind {
+		case quantize.Recent:
+			period = int64(m.N)
+		case quantize.Sink:
+			offset = int64(m.N)
+		}
+	}
+	return period, offset
+}
+
 // exactSize is a tensor left as it is, in 16 bits.
 func exactSize(heads, tokens, dim int64) (data, metadata int64, err error) {
 	f16, err := quantize.Lookup("f16")

@@ -118,6 +118,14 @@ type Sizer interface {
 	Size(heads, tokens, dim int64) (data, metadata int64, err error)
 }
 
+// A Dipper is a Sizer whose bytes drop at some lengths, because recent tokens
+// are kept in full precision until there are enough of them to encode. A tensor
+// of offset + k x period tokens takes no more than any longer one; period 0
+// means that bytes never drop.
+type Dipper interface {
+	Dips() (period, offset int64)
+}
+
 // Validate checks what the rest of the package takes for granted.
 func (m *Model) Validate() error {
 	if len(m.Geometry) == 0 && len(m.States) == 0 && m.Cross == nil {

@@ -97,7 +97,7 @@ func Price(engine Engine, req Request, baseline *Scheme, budget Budget) (Row, er
 		}
 	}
 	if budget.Weights > 0 {
-		n, err := inverse(engine, withContext(req), func(r Reservation) (bool, error) {
+		n, err := longest(engine, req, func(r Reservation) (bool, error) {
 			total, err := r.Total()
 			return total <= budget.Weights, err
 		})
@@ -114,40 +114,103 @@ func Price(engine Engine, req Request, baseline *Scheme, budget Budget) (Row, er
 	left := budget.cache(devices)
 	fits := func(r Reservation) (bool, error) { return r.Refusal == "" && r.PerDevice <= left, nil }
 	row.Fits, _ = fits(r)
-	if row.MaxContext, err = inverse(engine, withContext(req), fits); err != nil {
+	if row.MaxContext, err = longest(engine, req, fits); err != nil {
 		return row, err
 	}
 	if row.MaxContext == searchLimit {
 		row.MaxContext, row.Unbounded = 0, true
 	}
-	row.MaxSequences, err = inverse(engine, withSequences(req), fits)
+	row.MaxSequences, err = inverse(engine, searchLimit, func(n int64) Request { req.Sequences = n; return req }, fits)
 	return row, err
 }
 
-func withContext(req Request) func(int64) Request {
-	return func(n int64) Request { req.Context = n; return req }
-}
-
-func withSequences(req Request) func(int64) Request {
-	return func(n int64) Request { req.Sequences = n; return req }
-}
-
-// inverse searches the largest n up to searchLimit whose reservation is ok, 0
-// when none is. A size beyond int64 is never ok.
-func inverse(engine Engine, request func(n int64) Request, ok func(Reservation) (bool, error)) (int64, error) {
-	var failed error
-	n := largest(searchLimit, func(n int64) bool {
-		r, err := engine.Reserve(request(n))
-		good := false
-		if err == nil {
-			good, err = ok(r)
+// longest is the largest context whose reservation is ok, searchLimit when
+// every one is, 0 when none is.
+func longest(engine Engine, req Request, ok func(Reservation) (bool, error)) (int64, error) {
+	at := func(context int64) Request { req.Context = context; return req }
+	period, offset := dips(req)
+	if period == 0 {
+		return inverse(engine, searchLimit, at, ok)
+	}
+	// Over whole periods bytes never drop; the last fitting context lies
+	// within a period of the last that fits there.
+	k, err := inverse(engine, searchLimit/period, func(k int64) Request { return at(offset + k*period) }, ok)
+	if err != nil || k == searchLimit/period {
+		return searchLimit, err
+	}
+	for n := offset + (k+1)*period - 1; n > 0 && n >= offset+k*period; n-- {
+		if good, err := check(engine, at(n), ok); good || err != nil {
+			return n, err
 		}
-		if err != nil && !errors.Is(err, ErrOverflow) && failed == nil {
+	}
+	// Not even the first tokens that are always kept fit.
+	return inverse(engine, offset, at, ok)
+}
+
+// maxPeriod bounds how many contexts longest tries one by one.
+const maxPeriod = 1 << 16
+
+// dips returns a period and offset of contexts after which the bytes of the
+// whole request never drop below what they are there; period 0 when they never
+// drop at all, or too irregularly to tell.
+func dips(req Request) (period, offset int64) {
+	for _, s := range []Sizer{req.Scheme.K, req.Scheme.V} {
+		d, ok := s.(Dipper)
+		if !ok {
+			continue
+		}
+		p, o := d.Dips()
+		if p == 0 {
+			continue
+		}
+		for _, g := range req.Model.Geometry {
+			step, start := p, o
+			if g.Kind == Compressed {
+				var err1, err2 error
+				step, err1 = product(p, g.Ratio)
+				start, err2 = product(o, g.Ratio)
+				if g.Window > 0 || err1 != nil || err2 != nil {
+					return 0, 0
+				}
+			}
+			if period != 0 && start != offset {
+				return 0, 0
+			}
+			var c calc
+			period, offset = c.lcm(max(period, 1), step), start
+			if c.err != nil || period > maxPeriod || offset > searchLimit/2 {
+				return 0, 0
+			}
+		}
+	}
+	return period, offset
+}
+
+// inverse searches the largest n up to limit whose reservation is ok, 0 when
+// none is.
+func inverse(engine Engine, limit int64, request func(n int64) Request, ok func(Reservation) (bool, error)) (int64, error) {
+	var failed error
+	n := largest(limit, func(n int64) bool {
+		good, err := check(engine, request(n), ok)
+		if failed == nil {
 			failed = err
 		}
-		return err == nil && good
+		return good
 	})
 	return n, failed
+}
+
+// check reports whether a reservation is ok. A size beyond int64 never is.
+func check(engine Engine, req Request, ok func(Reservation) (bool, error)) (bool, error) {
+	r, err := engine.Reserve(req)
+	good := false
+	if err == nil {
+		good, err = ok(r)
+	}
+	if errors.Is(err, ErrOverflow) {
+		return false, nil
+	}
+	return good && err == nil, err
 }
 
 // slope is the marginal bytes of a token of one sequence, and what is left of
