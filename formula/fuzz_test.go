@@ -44,3 +44,52 @@ func FuzzQuantity(f *testing.F) {
 		}
 	})
 }
+
+// FuzzEngineOptions: whatever options parse are priced or refused, by every
+// engine, without panicking.
+func FuzzEngineOptions(f *testing.F) {
+	for _, s := range []string{
+		"version=0.19.1,block-size=64", "max-num-batched-tokens=2048,async-scheduling=no,prefix-caching=no", "max-model-len=-1,available=24GiB",
+		"hybrid=no,kv-layout=BLHNC", "speculative-tokens=3,gpu=sm100", "skip-layers=0+1+sliding_window", "block-size=9223372036854775807",
+		"page-size=256,swa-ratio=0.8,tokens=100000,mamba-slots=3", "swa-ratio=1e-300", "tokens-per-block=64,blocks=10", "cache=static",
+		"c=32768,np=4,kvu=no,ub=512,b=2048,fa=on,pad=256,swa-full=no,mla=expanded,rs-seq=0",
+	} {
+		f.Add(s, "auto", int64(4096), int64(2))
+	}
+	var models []*Model
+	for _, name := range []string{"gpt-oss-20b", "DeepSeek-V3.2", "DeepSeek-V4-Flash", "Qwen3.5-27B", "Whisper-tiny"} {
+		m, _, err := LookupPreset(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		models = append(models, m)
+	}
+	f.Fuzz(func(t *testing.T, text, scheme string, context, devices int64) {
+		if context < 1 || devices < 1 {
+			return
+		}
+		for _, e := range Engines() {
+			options, err := e.ParseOptions([]string{text})
+			if err != nil {
+				continue
+			}
+			s := f16
+			if e.Scheme != nil {
+				if s, err = e.Scheme(scheme); err != nil {
+					if s, err = e.Scheme(e.DefaultSchemes[0]); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for _, m := range models {
+				r, err := e.Reserve(Request{Model: m, Context: context, Sequences: 1, TP: devices, PP: min(devices, m.Layers), Scheme: s, Options: options})
+				if err != nil {
+					continue
+				}
+				if total, err := r.Total(); err == nil && total <= 0 && r.Refusal == "" {
+					t.Fatalf("%s takes %d bytes for %s", e.Name, total, m.Name)
+				}
+			}
+		}
+	})
+}

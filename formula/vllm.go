@@ -342,8 +342,10 @@ func vllmLayersOf(req Request, o vllmOptions, t vllmCacheType) (vllmModel, error
 	for i, b := range blocks {
 		stage := stageOf(int64(i))
 		if v4 {
-			for _, l := range vllmV4Layers(m, b) {
-				add(l, t, 1, stage)
+			for _, g := range b.Groups {
+				for _, l := range vllmV4Layers(m.Geometry[g]) {
+					add(l, t, 1, stage)
+				}
 			}
 			continue
 		}
@@ -373,6 +375,12 @@ func vllmLayersOf(req Request, o vllmOptions, t vllmCacheType) (vllmModel, error
 	}
 	if o.guessed > 0 {
 		for _, g := range m.Draft {
+			if v4 {
+				for _, l := range vllmV4Layers(g) {
+					out.draft = append(out.draft, add(l, t, g.Count, stages-1))
+				}
+				continue
+			}
 			at, err := addGroup(g, g.Count, stages-1, false)
 			if err != nil {
 				return out, err
@@ -390,6 +398,12 @@ func vllmLayersOf(req Request, o vllmOptions, t vllmCacheType) (vllmModel, error
 		out.block = 256
 	} else {
 		out.block = rule.set(&c, out.layers)
+	}
+	for i := range out.layers {
+		// Without prefix caching one state is the whole request's.
+		if out.layers[i].Kind == vllmState && !o.prefix {
+			out.layers[i].Block = o.maxLen
+		}
 	}
 	if stages > 1 {
 		for s := range stages {
@@ -492,33 +506,25 @@ func vllmKernel(layers []vllmLayers, t vllmCacheType, o vllmOptions, v4 bool) in
 	return 16
 }
 
-// The caches of DeepSeek-V4's layers: 584 bytes a latent and 132 an index key
-// in blocks of 64 of them, the compressors' running sums in float32, all in
-// pages of whole multiples of 576 bytes.
-func vllmV4Layers(m *Model, b Block) []vllmLayers {
-	const latent, align = 584, 576
-	var out []vllmLayers
-	for _, i := range b.Groups {
-		g := m.Geometry[i]
-		switch {
-		case g.Extra == "":
-			out = append(out, vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Window: g.Window, Block: 64, Align: align})
-		case g.Extra == Index:
-			out = append(out,
-				vllmLayers{Kind: vllmMLA, Heads: 1, DimK: vllmIndexKey, Store: "uint8", TokenBytes: vllmIndexKey, Ratio: g.Ratio, Block: 256, Align: align},
-				// Overlapping windows of twice the ratio, two sums of the key.
-				vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: 4 * g.HeadDimK, Store: "float32", TokenBytes: 16 * g.HeadDimK, Window: 2 * g.Ratio, Block: 4, Align: align})
-		case g.Ratio <= 4:
-			out = append(out,
-				vllmLayers{Kind: vllmMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Ratio: g.Ratio, Block: 256, Align: align},
-				vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: 4 * g.HeadDimK, Store: "float32", TokenBytes: 16 * g.HeadDimK, Window: 2 * g.Ratio, Block: 4, Align: align})
-		default:
-			out = append(out,
-				vllmLayers{Kind: vllmMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Ratio: g.Ratio, Block: 256, Align: align},
-				vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: 2 * g.HeadDimK, Store: "float32", TokenBytes: 8 * g.HeadDimK, Window: g.Ratio, Block: 8, Align: align})
-		}
+// vllmV4Layers are the caches of one of DeepSeek-V4's layers: latents of 584
+// bytes and index keys in blocks of 64 of them, and beside compressed ones the
+// compressor's running sums in float32, all in whole multiples of 576 bytes.
+// The blocks are the engine's own.
+func vllmV4Layers(g Group) []vllmLayers {
+	const latent, align, block = 584, 576, 256
+	if g.Extra == "" {
+		return []vllmLayers{{Kind: vllmSlidingMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Window: max(g.Window, 1), Block: 64, Align: align}}
 	}
-	return out
+	entry := vllmLayers{Kind: vllmMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Ratio: max(g.Ratio, 1), Block: block, Align: align}
+	if g.Extra == Index {
+		entry.DimK, entry.TokenBytes = vllmIndexKey, vllmIndexKey
+	}
+	sums := vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: 4 * g.HeadDimK, Store: "float32", Window: 2 * entry.Ratio, Block: 4, Align: align}
+	if g.Ratio > 4 { // the short ratio's windows overlap, so each keeps two sums
+		sums.DimK, sums.Window, sums.Block = 2*g.HeadDimK, g.Ratio, 8
+	}
+	sums.TokenBytes = 4 * sums.DimK
+	return []vllmLayers{entry, sums}
 }
 
 func reserveVLLM(req Request) (Reservation, error) {
@@ -537,21 +543,7 @@ func reserveVLLM(req Request) (Reservation, error) {
 	if side.sm100 && o.gpu != "sm100" {
 		return Reservation{Refusal: fmt.Sprintf("no attention backend for %s on %s", side.name, o.gpu)}, nil
 	}
-	model, err := vllmLayersOf(req, o, side.vllmCacheType)
-	var plan vllmPlan
-	var ask vllmRequest
-	if err == nil {
-		inFlight, tooMany := product(o.batches, o.batched)
-		if tooMany != nil {
-			return Reservation{}, tooMany
-		}
-		ask = vllmRequest{
-			layers: model.layers, stages: model.stages, rules: o.rules, hybrid: o.hybrid, blockOutermost: o.outermost,
-			prefixCaching: o.prefix, inFlight: inFlight, encoderTokens: o.batched,
-			available: o.available, maxModelLen: o.maxLen, autoFit: o.autoFit,
-		}
-		plan, err = planVLLM(ask)
-	}
+	model, plan, err := planVLLMModel(req, o, side.vllmCacheType)
 	var bug *vllmBug
 	var refused *vllmRefused
 	switch {
@@ -560,13 +552,31 @@ func reserveVLLM(req Request) (Reservation, error) {
 	case err != nil:
 		return Reservation{}, err
 	}
-	return vllmReservation(req, o, model, ask, plan)
+	return vllmReservation(req, o, model, plan)
+}
+
+// planVLLMModel plans a model with its options.
+func planVLLMModel(req Request, o vllmOptions, t vllmCacheType) (vllmModel, vllmPlan, error) {
+	model, err := vllmLayersOf(req, o, t)
+	if err != nil {
+		return model, vllmPlan{}, err
+	}
+	inFlight, err := product(o.batches, o.batched)
+	if err != nil {
+		return model, vllmPlan{}, err
+	}
+	plan, err := planVLLM(vllmRequest{
+		layers: model.layers, stages: model.stages, rules: o.rules, hybrid: o.hybrid, blockOutermost: o.outermost,
+		prefixCaching: o.prefix, inFlight: inFlight, encoderTokens: o.batched,
+		available: o.available, maxModelLen: o.maxLen, autoFit: o.autoFit,
+	})
+	return model, plan, err
 }
 
 // vllmReservation adds up what the plan's blocks hold for the sequences.
-func vllmReservation(req Request, o vllmOptions, model vllmModel, ask vllmRequest, plan vllmPlan) (Reservation, error) {
+func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan) (Reservation, error) {
 	var c calc
-	blocks, total, err := plan.requestBlocks(ask, req.Context)
+	blocks, total, err := plan.requestBlocks(req.Context)
 	if err != nil {
 		return Reservation{}, err
 	}

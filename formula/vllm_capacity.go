@@ -28,6 +28,7 @@ type vllmRequest struct {
 // A vllmPlan is what the planner answers.
 type vllmPlan struct {
 	vllmGroups
+	request       vllmRequest
 	bytesPerBlock []int64 // of each stage
 	maxModelLen   int64   // as fitted
 	blocks        []int64 // of one request of maxModelLen tokens, by group
@@ -56,8 +57,8 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 	if err != nil {
 		return vllmPlan{}, err
 	}
-	p := vllmPlan{vllmGroups: groups, maxModelLen: req.maxModelLen}
-	stages, err := p.stageRanges(req)
+	p := vllmPlan{vllmGroups: groups, request: req, maxModelLen: req.maxModelLen}
+	stages, err := p.stageRanges()
 	if err != nil {
 		return p, err
 	}
@@ -75,7 +76,7 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 	}
 	if req.autoFit && req.available > 0 {
 		for i := range stages {
-			n, err := p.longest(req, i, req.available-null(i))
+			n, err := p.longest(i, req.available-null(i))
 			if err != nil {
 				return p, err
 			}
@@ -86,7 +87,7 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 			p.refusal = &vllmRefusal{class: "no_memory", available: req.available}
 		}
 	}
-	if p.blocks, p.total, err = p.requestBlocks(req, p.maxModelLen); err != nil || req.available == 0 {
+	if p.blocks, p.total, err = p.requestBlocks(p.maxModelLen); err != nil || req.available == 0 {
 		return p, err
 	}
 	p.numBlocks = math.MaxInt64
@@ -107,7 +108,7 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 		if needed <= usable {
 			continue
 		}
-		estimate, err := p.longest(req, i, usable)
+		estimate, err := p.longest(i, usable)
 		if err != nil {
 			return p, err
 		}
@@ -128,8 +129,8 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 
 // stageRanges gives the layers of each planned spec that each stage holds, as
 // a range of their positions in the model.
-func (p vllmPlan) stageRanges(req vllmRequest) ([][][2]int64, error) {
-	if req.stages == nil {
+func (p vllmPlan) stageRanges() ([][][2]int64, error) {
+	if p.request.stages == nil {
 		one := make([][2]int64, len(p.layers))
 		for i, l := range p.layers {
 			one[i] = [2]int64{0, l.Count}
@@ -140,13 +141,13 @@ func (p vllmPlan) stageRanges(req vllmRequest) ([][][2]int64, error) {
 	// request: their layers follow one another within a stage.
 	at := make([]int64, len(p.layers))
 	var out [][][2]int64
-	for _, counts := range req.stages {
+	for _, counts := range p.request.stages {
 		ranges := make([][2]int64, len(p.layers))
 		for i := range ranges {
 			ranges[i] = [2]int64{at[i], at[i]}
 		}
 		for i, n := range counts {
-			to := p.entry(req.layers, i)
+			to := p.entry(i)
 			if to < 0 {
 				return nil, errors.New("vllm: a pipeline stage holds layers that the plan does not")
 			}
@@ -162,12 +163,12 @@ func (p vllmPlan) stageRanges(req vllmRequest) ([][][2]int64, error) {
 
 // entry finds the planned spec that entry i of the request became. Planning
 // keeps the order of first appearance, so counting distinct entries tells.
-func (p vllmPlan) entry(asked []vllmLayers, i int) int {
+func (p vllmPlan) entry(i int) int {
 	if len(p.layers) == 1 {
 		return 0
 	}
 	var distinct []vllmLayers
-	for j, l := range asked[:i+1] {
+	for j, l := range p.request.layers[:i+1] {
 		at := -1
 		for k, d := range distinct {
 			if d.alike(l) {
@@ -216,12 +217,12 @@ func (p vllmPlan) smallestBlock() int64 {
 
 // requestBlocks is how many blocks a request of so many tokens takes, by group
 // and in total (vllm_rules.md D).
-func (p vllmPlan) requestBlocks(req vllmRequest, tokens int64) (blocks []int64, total int64, err error) {
+func (p vllmPlan) requestBlocks(tokens int64) (blocks []int64, total int64, err error) {
 	var c calc
 	for _, g := range p.groups {
 		n := int64(0)
 		for _, s := range g.specs {
-			n = max(n, p.layers[s].blocks(&c, req, tokens))
+			n = max(n, p.layers[s].blocks(&c, p.request, tokens))
 		}
 		blocks = append(blocks, n)
 		total = c.add(total, n)
@@ -250,10 +251,10 @@ func (l vllmLayers) blocks(c *calc, req vllmRequest, tokens int64) int64 {
 
 // longest is the longest request of at most maxModelLen tokens whose blocks
 // fit the bytes on a stage; 0 when not even one token does.
-func (p vllmPlan) longest(req vllmRequest, stage int, bytes int64) (int64, error) {
+func (p vllmPlan) longest(stage int, bytes int64) (int64, error) {
 	var failed error
-	n := largest(req.maxModelLen, func(tokens int64) bool {
-		_, total, err := p.requestBlocks(req, tokens)
+	n := largest(p.request.maxModelLen, func(tokens int64) bool {
+		_, total, err := p.requestBlocks(tokens)
 		if err != nil {
 			failed = err
 			return false

@@ -2,6 +2,7 @@ package formula
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -53,4 +54,39 @@ func TestVLLMOnAPreset(t *testing.T) {
 			t.Errorf("%s: components add up to %d of %d bytes", c.options, parts, total)
 		}
 	}
+}
+
+// TestVLLMFromPresets plans rows of the table from the preset of their name:
+// what the columns cannot say (compressed latents, the order of the layers)
+// and what they can must come out alike.
+func TestVLLMFromPresets(t *testing.T) {
+	planned := 0
+	for _, row := range readTSV(t, "testdata/vllm_cases.tsv", "KVQ_VLLM") {
+		m, _, err := LookupPreset(row["model"])
+		if err != nil || row["source"] != "model" || !strings.EqualFold(m.Name, row["model"]) || row["skip_layers"] != "" {
+			continue
+		}
+		t.Run(row["id"]+"/"+m.Name, func(t *testing.T) {
+			scheme, err := vllmScheme(row["cache_dtype"]) // what is asked for or, with auto, what the checkpoint asks for
+			if err != nil {
+				t.Fatal(err)
+			}
+			side := scheme.K.(vllmSide)
+			req := Request{Model: m, Context: number(t, row, "max_model_len"), Sequences: 1, TP: number(t, row, "tp"), PP: number(t, row, "pp"), Scheme: scheme, Options: vllmRowOptions(row)}
+			if row["auto_fit"] == "yes" {
+				fitted := *m
+				fitted.MaxContext = req.Context
+				req.Model = &fitted
+				req.Options["max-model-len"] = "-1"
+			}
+			o, err := parseVLLMOptions(req, side.vllmCacheType)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, plan, err := planVLLMModel(req, o, side.vllmCacheType)
+			compareVLLM(t, row, plan, err)
+		})
+		planned++
+	}
+	t.Logf("%d plans from presets", planned)
 }
