@@ -206,11 +206,16 @@ func (p vllmPlan) blockBytes(c *calc, stage [][2]int64) int64 {
 	return c.roundUp(max(width, 1), unit)
 }
 
-// smallestBlock is the smallest block size of the groups.
+// smallestBlock is the smallest block of the groups that hold tokens.
 func (p vllmPlan) smallestBlock() int64 {
 	n := int64(math.MaxInt64)
-	for _, g := range p.groups {
-		n = min(n, p.layers[g.specs[0]].Block)
+	for _, l := range p.layers {
+		if l.Kind != vllmState {
+			n = min(n, l.Block)
+		}
+	}
+	if n == math.MaxInt64 {
+		return p.layers[0].Block
 	}
 	return n
 }
