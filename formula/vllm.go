@@ -33,7 +33,7 @@ func VLLM() Engine {
 			{"skip-layers", "", "layers left unquantized: indices joined by +, or sliding_window"},
 		},
 		Scheme:         vllmScheme,
-		DefaultSchemes: []string{"auto", "fp8", "int8_per_token_head", "int4_per_token_head", "nvfp4", "turboquant_4bit_nc"},
+		DefaultSchemes: []string{"auto", "fp8", "int8_per_token_head", "int4_per_token_head", "nvfp4"},
 		Reserve:        reserveVLLM,
 	}
 }
