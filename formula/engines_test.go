@@ -124,7 +124,9 @@ func TestEnginesKeepThePromises(t *testing.T) {
 				most  int64
 				with  func(int64) Request
 				named string
-			}{{row.MaxContext, withContext(req), "context"}, {row.MaxSequences, withSequences(req), "sequences"}} {
+			}{{row.MaxContext, func(n int64) Request { q := req; q.Context = n; return q }, "context"},
+				{row.MaxSequences, func(n int64) Request { q := req; q.Sequences = n; return q }, "sequences"},
+			} {
 				if row.Unbounded && inverse.named == "context" {
 					continue
 				}
