@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,6 +66,14 @@ func figureCell(x *float64) cell {
 	return number(*x, 3)
 }
 
+// cosineCell shows a cosine with two digits of what it lacks to 1.
+func cosineCell(x *float64) cell {
+	if x == nil || *x <= 0.9 || *x >= 1 {
+		return figureCell(x)
+	}
+	return fixed(*x, 1+int(math.Ceil(-math.Log10(1-*x))))
+}
+
 // bitsCell shows bits per element with four significant digits: 4.252, 16.00.
 func bitsCell(x float64) cell { return number(x, 4) }
 
@@ -85,69 +94,111 @@ func bytesCell(n *int64) cell {
 // evalReport arranges a report: what was measured, what the tensors look
 // like, the schemes, and what follows.
 func evalReport(r *eval.Report, view evalView) report {
-	out := report{title: "kvq eval", data: rowData(r.Rows), json: r, plots: evalPlots(r)}
-	out.tables = append(out.tables, dumpTable(r), outlierTable(r, view))
-	if len(r.Dumps) > 1 && !view.perLayer {
-		out.tables = append(out.tables, summaryTables(r, view)...)
-		out.tables = append(out.tables, worstTables(r, view)...)
-	} else {
-		if len(r.Dumps) > 1 {
-			out.tables = append(out.tables, summaryTables(r, view)...)
-		}
-		out.tables = append(out.tables, layerTables(r, view)...)
+	var schemes []*table
+	if len(r.Dumps) > 1 {
+		schemes = summaryTables(r, view)
 	}
-	out.tables = append(out.tables, checkTable(r.Checks), recommendationTable(r))
-	out.tables = slices.DeleteFunc(out.tables, func(t *table) bool {
-		return len(t.rows) == 0 && len(t.notes) == 0
-	})
-	return out
+	if len(r.Dumps) > 1 && !view.perLayer {
+		schemes = append(schemes, worstTables(r, view)...)
+	} else {
+		schemes = append(schemes, layerTables(r, view)...)
+	}
+	outliers := outlierTable(r, view)
+	if len(r.Dumps) > 1 && !view.perLayer {
+		outliers = diagnosisTable(r)
+	}
+	tables := append([]*table{dumpTable(r), outliers}, schemes...)
+	tables = append(tables, legend(schemes), checkTable(r.Checks), recommendationTable(r))
+	tables = slices.DeleteFunc(tables, func(t *table) bool { return len(t.rows) == 0 && len(t.notes) == 0 })
+	return report{title: "kvq eval", tables: tables, data: rowData(r.Rows), json: r, plots: evalPlots(r)}
 }
 
-// dumpTable says what was measured, and what had to be assumed.
+// dumpTable says in words what was measured, and what had to be assumed.
+// Layers of one kind share a line.
 func dumpTable(r *eval.Report) *table {
-	t := &table{columns: []column{
-		{header: "dump"}, {header: "layer", right: true}, {header: "tokens", right: true},
-		{header: "KV heads", right: true}, {header: "query heads", right: true}, {header: "head_dim", right: true},
-		{header: "dtype"}, {header: "queries"},
-	}}
-	assumed := map[string][]string{}
-	var order []string
+	t := &table{}
+	measured := grouping[int]{}
+	assumed := grouping[int]{}
 	proxy := false
 	for _, d := range r.Dumps {
 		dim := strconv.Itoa(d.HeadDim)
 		if d.HeadDimV != 0 && d.HeadDimV != d.HeadDim {
-			dim += "/" + strconv.Itoa(d.HeadDimV)
+			dim += "+" + strconv.Itoa(d.HeadDimV)
 		}
-		queries := d.Queries
+		what := fmt.Sprintf("%s, %s x %s, %s, %s", plural(int64(d.Tokens), "token"), plural(int64(d.KVHeads), "KV head"), dim, plural(int64(d.QueryHeads), "query head"), d.DType)
 		if d.Queries == eval.Captured {
-			queries = fmt.Sprintf("%d captured", d.QueryRows)
+			what += ", " + plural(int64(d.QueryRows), "query position") + " captured"
+		} else {
+			what += ", no queries"
+			proxy = true
 		}
-		proxy = proxy || d.Queries == eval.Proxy
-		t.add(text(dumpName(d.Path)), text(strconv.Itoa(d.Layer)), count(int64(d.Tokens)),
-			text(strconv.Itoa(d.KVHeads)), text(strconv.Itoa(d.QueryHeads)), text(dim), text(d.DType), text(queries))
+		measured.add(dumpName(d.Path)+"\x00"+what, d.Layer)
 		if len(d.FactsAssumed) > 0 {
-			what := strings.Join(d.FactsAssumed, ", ")
-			if assumed[what] == nil {
-				order = append(order, what)
-			}
-			assumed[what] = append(assumed[what], strconv.Itoa(d.Layer))
+			assumed.add(strings.Join(d.FactsAssumed, ", "), d.Layer)
 		}
 	}
-	if r.CPU.ReadGBps != nil {
-		t.notes = append(t.notes, fmt.Sprintf("decode on %s with %d threads; GB/s compares with %s GB/s of reading memory alone",
-			r.CPU.ISA, r.CPU.Threads, significant(*r.CPU.ReadGBps, 3)))
+	for _, key := range measured.order {
+		name, what, _ := strings.Cut(key, "\x00")
+		t.notes = append(t.notes, fmt.Sprintf("%s, %s: %s", name, layerList(measured.of[key]), what))
 	}
-	for _, what := range order {
+	for _, what := range assumed.order {
 		where := ""
-		if len(r.Dumps) > 1 && len(assumed[what]) < len(r.Dumps) {
-			where = " (layers " + strings.Join(assumed[what], ", ") + ")"
+		if len(assumed.of[what]) < len(r.Dumps) {
+			where = " (" + layerList(assumed.of[what]) + ")"
 		}
 		t.notes = append(t.notes, "assumed, because the dump does not say: "+what+where)
 	}
 	if proxy {
-		t.notes = append(t.notes, "proxy: the dump has no queries, so keys stand in for them in every attention figure")
+		t.notes = append(t.notes, "proxy: keys stand in for the queries that the dump lacks, in every attention figure")
+	}
+	if r.CPU.ReadGBps != nil {
+		t.notes = append(t.notes, fmt.Sprintf("decode on %s with %d threads; reading memory alone reaches %s GB/s",
+			r.CPU.ISA, r.CPU.Threads, significant(*r.CPU.ReadGBps, 3)))
 	}
 	return t
+}
+
+// grouping collects values under keys, in the order in which keys appear.
+type grouping[T any] struct {
+	order []string
+	of    map[string][]T
+}
+
+func (g *grouping[T]) add(key string, value T) {
+	if g.of == nil {
+		g.of = map[string][]T{}
+	}
+	if g.of[key] == nil {
+		g.order = append(g.order, key)
+	}
+	g.of[key] = append(g.of[key], value)
+}
+
+// layerList writes layer numbers: "layer 5", "layers 0-3, 7".
+func layerList(layers []int) string {
+	layers = slices.Clone(layers)
+	slices.Sort(layers)
+	layers = slices.Compact(layers)
+	var parts []string
+	for i := 0; i < len(layers); {
+		j := i
+		for j+1 < len(layers) && layers[j+1] == layers[j]+1 {
+			j++
+		}
+		switch {
+		case j > i+1:
+			parts = append(parts, fmt.Sprintf("%d-%d", layers[i], layers[j]))
+		default:
+			for _, n := range layers[i : j+1] {
+				parts = append(parts, strconv.Itoa(n))
+			}
+		}
+		i = j + 1
+	}
+	if len(layers) == 1 {
+		return "layer " + parts[0]
+	}
+	return "layers " + strings.Join(parts, ", ")
 }
 
 // dumpName is a path as a table shows it: its last element.
@@ -163,7 +214,6 @@ func outlierTable(r *eval.Report, view evalView) *table {
 		{header: "max\n/median", right: true}, {header: "persis-\ntence", right: true},
 		{header: "bias", right: true}, {header: "kurtosis", right: true}, {header: "sink\ntokens", right: true},
 	}}
-	remedies := map[string]bool{}
 	for _, o := range r.Outliers {
 		where := strconv.Itoa(o.Layer)
 		if o.KVHead != nil {
@@ -172,19 +222,72 @@ func outlierTable(r *eval.Report, view evalView) *table {
 		t.add(text(where), text(string(o.Tensor)), text(o.Diagnosis),
 			text(fmt.Sprintf("%d/%d", o.OutlierCount, o.Channels)), figureCell(o.MaxMedianRatio), figureCell(o.Persistence),
 			figureCell(o.BiasEnergy), figureCell(o.Kurtosis), text(strconv.Itoa(len(o.SinkTokens))))
-		if o.Remedy == "" || o.KVHead != nil {
-			continue
-		}
-		note := fmt.Sprintf("%s of layer %d: %s", o.Tensor, o.Layer, o.Remedy)
-		if o.RemedyGain != nil {
-			note += fmt.Sprintf("; here %s instead of %s divides the error by %s", o.RemedyTo, o.RemedyFrom, significant(*o.RemedyGain, 3))
-		}
-		if !remedies[note] {
-			remedies[note] = true
-			t.notes = append(t.notes, note)
+	}
+	t.notes = remedyNotes(r)
+	return t
+}
+
+// diagnosisTable sums the statistics of many layers up.
+func diagnosisTable(r *eval.Report) *table {
+	t := &table{title: "outliers", columns: []column{
+		{header: "of"}, {header: "diagnosis"}, {header: "layers"},
+		{header: "max/median", right: true}, {header: "at layer", right: true},
+	}}
+	diagnoses := grouping[*eval.Outliers]{}
+	for i := range r.Outliers {
+		if o := &r.Outliers[i]; o.KVHead == nil {
+			diagnoses.add(string(o.Tensor)+" "+o.Diagnosis, o)
 		}
 	}
+	slices.Sort(diagnoses.order)
+	for _, key := range diagnoses.order {
+		all := diagnoses.of[key]
+		var layers []int
+		worst := all[0]
+		for _, o := range all {
+			layers = append(layers, o.Layer)
+			if o.MaxMedianRatio != nil && (worst.MaxMedianRatio == nil || *o.MaxMedianRatio > *worst.MaxMedianRatio) {
+				worst = o
+			}
+		}
+		list := strings.TrimPrefix(strings.TrimPrefix(layerList(layers), "layers "), "layer ")
+		t.add(text(string(worst.Tensor)), text(worst.Diagnosis), text(list), figureCell(worst.MaxMedianRatio), text(strconv.Itoa(worst.Layer)))
+	}
+	t.notes = remedyNotes(r)
 	return t
+}
+
+// remedyNotes says what the diagnoses suggest, and what that gains where both
+// of the schemes compared were run.
+func remedyNotes(r *eval.Report) []string {
+	var notes []string
+	remedies := grouping[*eval.Outliers]{}
+	for i := range r.Outliers {
+		if o := &r.Outliers[i]; o.KVHead == nil && o.Remedy != "" {
+			remedies.add(fmt.Sprint(o.Tensor, o.Diagnosis, o.Remedy, o.RemedyFrom, o.RemedyTo), o)
+		}
+	}
+	for _, key := range remedies.order {
+		all := remedies.of[key]
+		var layers []int
+		var gains []float64
+		for _, o := range all {
+			layers = append(layers, o.Layer)
+			if o.RemedyGain != nil {
+				gains = append(gains, *o.RemedyGain)
+			}
+		}
+		note := fmt.Sprintf("%s of %s: %s: %s", all[0].Tensor, layerList(layers), all[0].Diagnosis, all[0].Remedy)
+		if len(gains) > 0 {
+			least, most := significant(slices.Min(gains), 3), significant(slices.Max(gains), 3)
+			if least != most {
+				most = least + " to " + most
+			}
+			note += fmt.Sprintf("; here %s instead of %s divides the error by %s", all[0].RemedyTo, all[0].RemedyFrom, most)
+		}
+		notes = append(notes, note)
+	}
+	return notes
 }
 
 // rowTable is an empty table of rows. The columns before the figures are
@@ -212,13 +315,24 @@ func rowTable(title string, view evalView) *table {
 }
 
 // addRow adds a row, named as the table's title allows.
-func addRow(t *table, r *eval.Row, name string, layer cell, view evalView) {
-	cells := []cell{text(name), layer, intCell(r.KVHead), bitsCell(r.BitsPerElement)}
+func addRow(t *table, r *eval.Row, name string, layer cell, perHead bool, view evalView) {
+	head := intCell(r.KVHead)
+	if r.KVHead == nil && perHead {
+		head = cell{text: "all"}
+	}
+	cells := []cell{text(name), layer, head, bitsCell(r.BitsPerElement)}
 	if view.wide {
 		cells = append(cells, count(r.Bytes))
 	}
 	for _, f := range rowFigures() {
-		cells = append(cells, figureCell(f.of(r)))
+		switch {
+		case r.K == eval.Exact && strings.HasPrefix(f.name, "kl_") && !view.wide:
+			cells = append(cells, absent()) // 0 by definition: the legend says so
+		case strings.HasSuffix(f.name, "_cosine"):
+			cells = append(cells, cosineCell(f.of(r)))
+		default:
+			cells = append(cells, figureCell(f.of(r)))
+		}
 	}
 	if view.wide {
 		cells = append(cells, text(r.Kernel))
@@ -232,9 +346,9 @@ func addRow(t *table, r *eval.Row, name string, layer cell, view evalView) {
 
 // The marks behind a row, explained under the tables.
 const (
-	markPareto   = "*"
-	markOffline  = "^"
-	markIndistin = "~"
+	markPareto     = "*"
+	markOffline    = "^"
+	markIndistinct = "~"
 )
 
 func marksOf(r *eval.Row) string {
@@ -246,10 +360,13 @@ func marksOf(r *eval.Row) string {
 		s += markOffline
 	}
 	if len(r.IndistinctFrom) > 0 {
-		s += markIndistin
+		s += markIndistinct
 	}
 	return s
 }
+
+// valuesAlone begins the titles of tables in which the keys are exact.
+const valuesAlone = "values alone"
 
 // sides tells rows apart that are read differently.
 func sides(k, v string) string {
@@ -257,7 +374,7 @@ func sides(k, v string) string {
 	case v == eval.Exact:
 		return "keys alone, values exact"
 	case k == eval.Exact:
-		return "values alone, keys exact"
+		return valuesAlone + ", keys exact"
 	}
 	return "keys and values"
 }
@@ -278,6 +395,7 @@ func shortName(scheme, k, v string) string {
 func rowTables(rows []*eval.Row, title string, layer func(*eval.Row) cell, view evalView) []*table {
 	var tables []*table
 	last := ""
+	perHead := slices.ContainsFunc(rows, func(r *eval.Row) bool { return r.KVHead != nil })
 	for _, r := range rows {
 		s := sides(r.K, r.V)
 		if r.Queries == eval.Proxy {
@@ -287,32 +405,34 @@ func rowTables(rows []*eval.Row, title string, layer func(*eval.Row) cell, view 
 			tables = append(tables, rowTable(title+s, view))
 			last = s
 		}
-		addRow(tables[len(tables)-1], r, shortName(r.Scheme, r.K, r.V), layer(r), view)
-	}
-	if len(tables) > 0 {
-		explainMarks(tables)
+		addRow(tables[len(tables)-1], r, shortName(r.Scheme, r.K, r.V), layer(r), perHead, view)
 	}
 	return tables
 }
 
-// explainMarks explains under the last table the marks that the tables use.
-func explainMarks(tables []*table) {
-	used := ""
+// legend explains the marks that the tables use, and what they leave out.
+func legend(tables []*table) *table {
+	used, values := "", false
 	for _, t := range tables {
 		for _, row := range t.rows {
 			used += row[len(row)-1].text
 		}
+		values = values || strings.Contains(t.title, valuesAlone)
 	}
-	last := tables[len(tables)-1]
+	l := &table{}
 	for _, m := range []struct{ mark, meaning string }{
-		{markPareto, "no other pair has fewer bits and less damage (kl_mean, output_nmse)"},
+		{markPareto, "nothing of its kind has fewer bits and less damage (kl_mean, output_nmse)"},
 		{markOffline, "not online: what is stored depends on tokens still to come"},
-		{markIndistin, "its kl_mean cannot be told from another row's (95% interval)"},
+		{markIndistinct, "its kl_mean cannot be told from that of another row (95% interval)"},
 	} {
 		if strings.Contains(used, m.mark) {
-			last.notes = append(last.notes, m.mark+" "+m.meaning)
+			l.notes = append(l.notes, m.mark+" "+m.meaning)
 		}
 	}
+	if values {
+		l.notes = append(l.notes, "values alone: attention weights are exact, so every KL is 0")
+	}
+	return l
 }
 
 // layerTables shows every row, layer by layer.
@@ -369,15 +489,16 @@ func summaryTables(r *eval.Report, view evalView) []*table {
 			last = kind
 		}
 		t := tables[len(tables)-1]
+		klMean, klP99 := figureCell(s.KLMean), figureCell(s.KLP99)
+		if s.K == eval.Exact {
+			klMean, klP99 = absent(), absent()
+		}
 		t.add(text(shortName(s.Scheme, s.K, s.V)), bitsCell(s.BitsPerElement), number(float64(s.Bytes)/(1<<20), 4),
-			figureCell(s.KLMean), figureCell(s.KLP99), figureCell(s.OutputNMSE), figureCell(s.ResidualSum), intCell(s.WorstLayer),
+			klMean, klP99, figureCell(s.OutputNMSE), figureCell(s.ResidualSum), intCell(s.WorstLayer),
 			text(marksOf(&eval.Row{Pareto: s.Pareto, Online: s.Online, IndistinctFrom: s.IndistinctFrom})))
 		if s.Pareto {
 			t.mark("good")
 		}
-	}
-	if len(tables) > 0 {
-		explainMarks(tables)
 	}
 	return tables
 }
