@@ -34,15 +34,15 @@ func reserveExLlamaV3(req Request) (Reservation, error) {
 	}
 	req.Scheme = s
 	var c calc
-	tokens := c.mul(c.roundUp(req.Context, exllamaPage), req.Sequences)
+	tokens := c.roundUp(req.Context, exllamaPage)
 	r, _, err := slotRule{
 		slots:  func(Group) int64 { return tokens },
 		states: req.Sequences,
 		cross:  true,
 	}.reserve(req)
+	r.Details = []Detail{{"blocks", "pages", c.mul(tokens/exllamaPage, req.Sequences)}, {"tokens", "tokens of the pages", c.mul(tokens, req.Sequences)}}
 	if err == nil {
 		err = c.err
 	}
-	r.Details = []Detail{{"blocks", "pages", tokens / exllamaPage}, {"tokens", "tokens of the pages", tokens}}
 	return r, err
 }

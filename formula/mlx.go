@@ -43,7 +43,7 @@ func reserveMLX(req Request) (Reservation, error) {
 			case Compressed:
 				n = g.Tokens(n)
 			}
-			return c.mul(n, req.Sequences)
+			return n
 		},
 		states: req.Sequences,
 		cross:  true,

@@ -128,6 +128,7 @@ func reserveSGLang(req Request) (Reservation, error) {
 	}
 	full, window := c.add(tokens, page), c.add(small, page)
 	r, pools, err := slotRule{
+		pooled: true,
 		slots: func(g Group) int64 {
 			switch g.Kind {
 			case Sliding, Chunked:

@@ -8,8 +8,10 @@ import (
 // A slotRule is an engine that gives every layer slots for so many tokens,
 // whichever they are.
 type slotRule struct {
-	// slots is the number of slots of a layer for all sequences together.
-	slots func(Group) int64
+	// slots is the number of slots of a layer for one sequence, or where they
+	// are pooled for all sequences together.
+	slots  func(Group) int64
+	pooled bool
 	// held is how many of them one sequence fills; nil is Group.Tokens.
 	held func(Group) int64
 	// indexKey is the bytes of an indexer's key of so many elements, scales
@@ -55,6 +57,10 @@ func (rule slotRule) reserve(req Request) (Reservation, slotPools, error) {
 		return c.keep(data, err), c.keep(scales, err)
 	}
 	devices := make([]slotPools, len(stages))
+	copies := req.Sequences
+	if rule.pooled {
+		copies = 1
+	}
 	for i, g := range m.Geometry {
 		heads := max(1, ceilDiv(g.KVHeads, req.TP))
 		if g.Latent() || g.Extra == Index {
@@ -76,7 +82,7 @@ func (rule slotRule) reserve(req Request) (Reservation, slotPools, error) {
 			p := part(IndexerKeys)
 			p.Bytes = c.add(p.Bytes, c.mul(filled, data+scales))
 			p.K = p.Bytes
-			pool := c.mul(heads, slots, data+scales)
+			pool := c.mul(heads, slots, data+scales, copies)
 			r.Padding = c.add(r.Padding, c.mul(ranks, pool)-c.mul(filled, data+scales))
 			for s := range stages {
 				devices[s].index = c.add(devices[s].index, c.mul(stages[s].groups[i], pool))
@@ -85,7 +91,7 @@ func (rule slotRule) reserve(req Request) (Reservation, slotPools, error) {
 		}
 		kPool, kScales := size(req.Scheme.K, heads, slots, g.HeadDimK)
 		vPool, vScales := size(req.Scheme.V, heads, slots, g.HeadDimV)
-		kPool, vPool = c.add(kPool, kScales), c.add(vPool, vScales)
+		kPool, vPool = c.mul(copies, c.add(kPool, kScales)), c.mul(copies, c.add(vPool, vScales))
 		kData, kMeta := size(req.Scheme.K, heads, held, g.HeadDimK)
 		vData, vMeta := size(req.Scheme.V, heads, held, g.HeadDimV)
 		all := c.mul(ranks, req.Sequences)

@@ -41,16 +41,12 @@ func reserveTransformers(req Request) (Reservation, error) {
 		}
 		return g.Tokens(req.Context)
 	}
-	var c calc
 	r, _, err := slotRule{
-		slots:  func(g Group) int64 { return c.mul(tokens(g), req.Sequences) },
+		slots:  tokens,
 		held:   tokens,
 		states: req.Sequences,
 		cross:  true,
 	}.reserve(req)
-	if err == nil {
-		err = c.err
-	}
 	r.Warnings = append(r.Warnings, warnings...)
 	return r, err
 }

@@ -45,6 +45,7 @@ func reserveTRTLLM(req Request) (Reservation, error) {
 		whole = pool
 	}
 	r, _, err := slotRule{
+		pooled: true,
 		slots: func(g Group) int64 {
 			n := whole
 			switch g.Kind {

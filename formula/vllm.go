@@ -101,84 +101,57 @@ var vllmGPUs = map[string]struct{ batched, sequences int64 }{
 	"sm100": {16384, 1024},
 }
 
-func parseVLLMOptions(req Request, t vllmCacheType) (o vllmOptions, err error) {
-	opts := req.Options
-	version, _ := opts.String("version", "0.33")
-	if o.rules, err = vllmRulesOf(version); err != nil {
-		return o, err
-	}
-	gpu := "sm90"
+func parseVLLMOptions(req Request, t vllmCacheType) (vllmOptions, error) {
+	r := optionReader{Options: req.Options}
+	var o vllmOptions
+	rules, err := vllmRulesOf(r.text("version", "0.33"))
+	o.rules = keepFirst(&r.err, rules, err)
+	o.gpu = "sm90"
 	if t.sm100 {
-		gpu = "sm100"
+		o.gpu = "sm100"
 	}
-	if o.gpu, err = opts.String("gpu", gpu, "sm80", "sm90", "sm100"); err != nil {
-		return o, err
-	}
-	if o.blockSize, err = opts.Int("block-size", 0, 1); err != nil {
-		return o, err
-	}
-	if o.batched, err = opts.Tokens("max-num-batched-tokens", vllmGPUs[o.gpu].batched); err != nil {
-		return o, err
-	}
-	async, err := opts.Bool("async-scheduling", o.rules.inFlight)
-	if err != nil {
-		return o, err
-	}
+	o.gpu = r.text("gpu", o.gpu, "sm80", "sm90", "sm100")
+	o.blockSize = r.int("block-size", 0, 1)
+	o.batched = r.tokens("max-num-batched-tokens", vllmGPUs[o.gpu].batched)
+	async := r.bool("async-scheduling", o.rules.inFlight)
 	o.batches = 1
 	if o.rules.inFlight {
-		o.batches = max(req.PP, 1)
+		o.batches = req.PP
 		if async {
 			o.batches++
 		}
 	}
 	// Hybrids had prefix caching off by default until checkpoints came.
-	if o.prefix, err = opts.Bool("prefix-caching", len(req.Model.States) == 0 || o.rules.nullBlock); err != nil {
-		return o, err
+	o.prefix = r.bool("prefix-caching", len(req.Model.States) == 0 || o.rules.nullBlock)
+	if text := req.Options["max-model-len"]; text == "-1" || strings.EqualFold(text, "auto") {
+		o.autoFit, o.maxLen = true, max(req.Model.MaxContext, req.Context)
+	} else {
+		o.maxLen = r.tokens("max-model-len", req.Context)
 	}
-	o.maxLen = req.Context
-	if text := opts["max-model-len"]; text == "-1" || strings.EqualFold(text, "auto") {
-		o.autoFit = true
-		o.maxLen = max(req.Model.MaxContext, req.Context)
-	} else if o.maxLen, err = opts.Tokens("max-model-len", req.Context); err != nil {
-		return o, err
-	}
-	if o.available, err = opts.Bytes("available", 0); err != nil {
-		return o, err
-	}
-	if o.hybrid, err = opts.Bool("hybrid", o.rules.grouping); err != nil {
-		return o, err
-	}
-	o.hybrid = o.hybrid && o.rules.grouping
-	layout, err := opts.String("kv-layout", "")
-	if err != nil {
-		return o, err
-	}
-	layout = strings.ToUpper(layout)
-	switch {
+	available, err := req.Options.Bytes("available", 0)
+	o.available = keepFirst(&r.err, available, err)
+	o.hybrid = r.bool("hybrid", true) && o.rules.grouping
+	switch layout := strings.ToUpper(req.Options["kv-layout"]); {
 	case layout == "":
 		o.outermost = compressed(req.Model)
 	case len(layout) == 5 && strings.Trim(layout, "BLNHC") == "" && (layout[0] == 'B' || layout[0] == 'L'):
 		o.outermost = layout[0] == 'B'
 	default:
-		return o, fmt.Errorf("engine option kv-layout: %q is not an order such as LBNHC or BLHNC", layout)
+		keepFirst(&r.err, 0, fmt.Errorf("engine option kv-layout: %q is not an order such as LBNHC or BLHNC", layout))
 	}
-	if o.guessed, err = opts.Int("speculative-tokens", 0, 0); err != nil {
-		return o, err
-	}
-	if text, ok := opts["skip-layers"]; ok && text != "" {
-		for _, part := range strings.Split(text, "+") {
-			if part = strings.TrimSpace(part); strings.EqualFold(part, "sliding_window") {
-				o.skipWindow = true
-				continue
-			}
-			n, err := strconv.ParseInt(part, 10, 64)
-			if err != nil || n < 0 {
-				return o, fmt.Errorf("engine option skip-layers: %q is neither a layer's index nor sliding_window", part)
-			}
-			o.skip = append(o.skip, n)
+	o.guessed = r.int("speculative-tokens", 0, 0)
+	for _, part := range strings.FieldsFunc(req.Options["skip-layers"], func(c rune) bool { return c == '+' || c == ' ' }) {
+		if strings.EqualFold(part, "sliding_window") {
+			o.skipWindow = true
+			continue
 		}
+		n, err := strconv.ParseInt(part, 10, 64)
+		if err != nil || n < 0 {
+			err = fmt.Errorf("engine option skip-layers: %q is neither a layer's index nor sliding_window", part)
+		}
+		o.skip = append(o.skip, keepFirst(&r.err, n, err))
 	}
-	return o, nil
+	return o, r.err
 }
 
 // vllmRulesOf gives the rules of a release (vllm_rules.md H): a rule holds from
@@ -652,7 +625,7 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan)
 	r.Padding = max(reserved-held, 0)
 	part(PaddingBytes).Bytes = r.Padding
 	r.Components = listComponents(parts)
-	r.Details = vllmDetails(plan, model, blocks, total)
+	r.Details = vllmDetails(req, plan, model, blocks, total)
 	r.Warnings = vllmWarnings(req, o, model, plan)
 	if plan.refusal != nil {
 		r.Refusal = plan.refusal.text(plan.maxModelLen)
@@ -688,7 +661,7 @@ func vllmContent(c *calc, l vllmLayers, t vllmCacheType) (k, v, scales int64) {
 
 // vllmDetails are the plan's figures in vLLM's terms, those of one rank unless
 // they say otherwise.
-func vllmDetails(plan vllmPlan, model vllmModel, blocks []int64, total int64) []Detail {
+func vllmDetails(req Request, plan vllmPlan, model vllmModel, blocks []int64, total int64) []Detail {
 	var kinds, sizes, perGroup, layers []string
 	for i, g := range plan.groups {
 		n := int64(0)
@@ -711,6 +684,28 @@ func vllmDetails(plan vllmPlan, model vllmModel, blocks []int64, total int64) []
 		{"padding_layers", "padding layers", plan.padding},
 		{"blocks_per_request_by_group", "blocks of a request, by group", list(perGroup)},
 		{"blocks_per_request", "blocks of a request", total},
+	}
+	// A long request takes fixed + slope x tokens, and at most a block a group
+	// more: windows and states no longer grow.
+	var c calc
+	fixed, slope := int64(0), 0.0
+	all := int64(0)
+	for _, width := range plan.bytesPerBlock {
+		all = c.add(all, c.mul(width, req.TP))
+	}
+	const long = 1 << 40
+	for _, g := range plan.groups {
+		l := plan.layers[g.specs[0]]
+		if l.Kind.keepsAll() {
+			slope += float64(all) / float64(l.Block)
+		} else {
+			fixed = c.add(fixed, c.mul(all, l.blocks(&c, plan.request, long)))
+		}
+	}
+	if c.err == nil {
+		d = append(d,
+			Detail{"long_fixed_bytes", "bytes of a long request whatever its tokens, all devices", fixed},
+			Detail{"long_bytes_per_token", "and of each of its tokens", slope})
 	}
 	if plan.numBlocks > 0 {
 		d = append(d,
