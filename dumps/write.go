@@ -82,7 +82,8 @@ type Encoder struct {
 	written int64
 }
 
-// Write appends elements, rounded to nearest with ties to even.
+// Write appends elements, rounded to nearest with ties to even. A finite value
+// that f16 cannot hold is an error.
 func (e *Encoder) Write(x []float32) error {
 	for len(x) > 0 {
 		n := min(len(x), (cap(e.buf)-len(e.buf))/e.dtype.Size())
@@ -95,7 +96,11 @@ func (e *Encoder) Write(x []float32) error {
 		switch e.dtype {
 		case F16:
 			for _, v := range x[:n] {
-				e.buf = binary.LittleEndian.AppendUint16(e.buf, toF16(v))
+				h := toF16(v)
+				if h&0x7fff == 0x7c00 && !math.IsInf(float64(v), 0) {
+					return fmt.Errorf("%g is too large for f16", v)
+				}
+				e.buf = binary.LittleEndian.AppendUint16(e.buf, h)
 			}
 		case BF16:
 			for _, v := range x[:n] {
