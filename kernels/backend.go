@@ -25,11 +25,12 @@ type backend struct {
 	isa    ISA
 	needs  []cpuid.FeatureID // covers the "Requires:" lines of this backend's assembly
 	codec  codecKernels
+	metric metricKernels
 	decode decodeKernels
 }
 
 // generic is the definition of every kernel, and what runs where nothing better can.
-var generic = backend{isa: Generic, codec: genericCodec, decode: genericDecode}
+var generic = backend{isa: Generic, codec: genericCodec, metric: genericMetric, decode: genericDecode}
 
 // all are the backends of this build, best first; generic is the last.
 var all = append(archBackends(), generic)
