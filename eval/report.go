@@ -178,5 +178,5 @@ func figure(x float64) *float64 {
 	return &x
 }
 
-// ratio is a/b, or nil where that is no number.
-func ratio(a, b float64) *float64 { return figure(a / b) }
+// ratioOf is a/b, or nil where that is no number.
+func ratioOf(a, b float64) *float64 { return figure(a / b) }

@@ -1,0 +1,265 @@
+package eval
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// kindOf tells rows apart that compare with each other: keys alone, values
+// alone, pairs.
+func kindOf(k, v string) string {
+	switch Exact {
+	case v:
+		return "keys"
+	case k:
+		return "values"
+	}
+	return "pairs"
+}
+
+// A candidate is what rows and summaries have in common when they are compared.
+// cost is what a scheme loses, less is better: kl_mean and output_nmse, or for
+// stand-in queries k_centered_nmse and v_nmse, which do not rest on them.
+type candidate struct {
+	kind, scheme string
+	bits         float64
+	cost         []float64
+}
+
+func newCandidate(scheme, k, v, queries string, bits float64, kl, out, centered, values *float64) (c candidate, ok bool) {
+	c = candidate{kind: kindOf(k, v), scheme: scheme, bits: bits}
+	wanted := []*float64{kl, out}
+	if queries == Proxy {
+		wanted = nil
+		if k != Exact {
+			wanted = append(wanted, centered)
+		}
+		if v != Exact {
+			wanted = append(wanted, values)
+		}
+	}
+	for _, f := range wanted {
+		if f == nil {
+			return c, false
+		}
+		c.cost = append(c.cost, *f)
+	}
+	return c, true
+}
+
+// dominates reports whether a is nowhere worse than b and better somewhere.
+func (a candidate) dominates(b candidate) bool {
+	better := a.bits < b.bits
+	if a.bits > b.bits {
+		return false
+	}
+	for i := range a.cost {
+		if a.cost[i] > b.cost[i] {
+			return false
+		}
+		better = better || a.cost[i] < b.cost[i]
+	}
+	return better
+}
+
+// pareto returns the indices of candidates that none of their kind dominates.
+func pareto(all []candidate) (best []int) {
+	for i, c := range all {
+		if !slices.ContainsFunc(all, func(other candidate) bool { return other.kind == c.kind && other.dominates(c) }) {
+			best = append(best, i)
+		}
+	}
+	return best
+}
+
+// markPareto marks the rows of one layer or head.
+func markPareto(rows []Row) {
+	var all []candidate
+	var of []*Row
+	for i := range rows {
+		r := &rows[i]
+		if c, ok := newCandidate(r.Scheme, r.K, r.V, r.Queries, r.BitsPerElement, r.KLMean, r.OutputNMSE, r.KCenteredNMSE, r.VNMSE); ok {
+			all, of = append(all, c), append(of, r)
+		}
+	}
+	for _, i := range pareto(all) {
+		of[i].Pareto = true
+	}
+}
+
+// markParetoSummaries marks the summaries.
+func markParetoSummaries(rows []Summary) {
+	var all []candidate
+	var of []*Summary
+	for i := range rows {
+		s := &rows[i]
+		if c, ok := newCandidate(s.Scheme, s.K, s.V, s.Queries, s.BitsPerElement, s.KLMean, s.OutputNMSE, s.KCenteredNMSE, s.VNMSE); ok {
+			all, of = append(all, c), append(of, s)
+		}
+	}
+	for _, i := range pareto(all) {
+		of[i].Pareto = true
+	}
+}
+
+// contradictory is by how much mean squared error and k_centered_nmse must rank
+// two schemes differently to be worth a warning, both ways.
+const contradictory = 1.1
+
+// warnRanking warns where plain errors of a layer's keys mislead. rows are those
+// of the layer.
+func (t *table) warnRanking(rows []Row, keys Outliers) {
+	if keys.BiasEnergy != nil && *keys.BiasEnergy >= biasShare && *keys.BiasEnergy < 1 {
+		t.warn("%s: layer %d: %.0f%% of the keys' energy is a constant per channel, which softmax ignores: k_nmse and k_sqnr_db look %.3g times better than k_centered_nmse, the one to rank by",
+			keys.Dump, keys.Layer, 100**keys.BiasEnergy, 1/(1-*keys.BiasEnergy))
+	}
+	var sides []*Row
+	for i := range rows {
+		r := &rows[i]
+		if r.KMSE != nil && r.KCenteredNMSE != nil && *r.KCenteredNMSE > 0 && *r.KMSE > 0 &&
+			!slices.ContainsFunc(sides, func(s *Row) bool { return s.K == r.K }) {
+			sides = append(sides, r)
+		}
+	}
+	var worst [2]*Row
+	most, count := 0.0, 0
+	for _, a := range sides {
+		for _, b := range sides {
+			mse, centered := *b.KMSE / *a.KMSE, *a.KCenteredNMSE / *b.KCenteredNMSE
+			if mse > contradictory && centered > contradictory {
+				count++
+				if worse := min(mse, centered); worse > most {
+					most, worst = worse, [2]*Row{a, b}
+				}
+			}
+		}
+	}
+	if count > 0 {
+		a, b := worst[0], worst[1]
+		t.warn("%s: layer %d: k_mse and k_centered_nmse rank %d pairs of key schemes differently: k_mse has %s %.2f times better than %s, k_centered_nmse %.2f times worse; softmax follows the second",
+			a.Dump, a.Layer, count, a.K, *b.KMSE / *a.KMSE, b.K, *a.KCenteredNMSE / *b.KCenteredNMSE)
+	}
+}
+
+// Limits of what is recommended without reserve.
+const (
+	goodKL    = 0.01 // nats
+	goodError = 0.01 // output_nmse; k_centered_nmse and v_nmse for stand-in queries
+	plainBits = 16
+)
+
+// recommend picks the scheme to try first: of the pairs, or where none was run
+// of the keys alone, the one of the fewest bits that stays within the limits,
+// one that can be built while decoding before any other. nil where there is no
+// choice.
+func recommend(rows []Summary) *Recommendation {
+	for _, kind := range []string{"pairs", "keys", "values"} {
+		var all []*Summary
+		for i := range rows {
+			if kindOf(rows[i].K, rows[i].V) == kind {
+				all = append(all, &rows[i])
+			}
+		}
+		if len(all) >= 2 {
+			return recommendOf(all, kind)
+		}
+	}
+	return nil
+}
+
+// costs returns the figures that decide, by name, the one to rank by last.
+func (s *Summary) costs(kind string) (names []string, costs []*float64, limits []float64) {
+	add := func(name string, f *float64, limit float64) {
+		names, costs, limits = append(names, name), append(costs, f), append(limits, limit)
+	}
+	proxy := s.Queries == Proxy
+	if kind != "values" {
+		if proxy {
+			add("k_centered_nmse", s.KCenteredNMSE, goodError)
+		} else {
+			add("kl_mean", s.KLMean, goodKL)
+		}
+	}
+	if kind != "keys" {
+		if proxy {
+			add("v_nmse", s.VNMSE, goodError)
+		} else {
+			add("output_nmse", s.OutputNMSE, goodError)
+		}
+	}
+	return names, costs, limits
+}
+
+func recommendOf(all []*Summary, kind string) *Recommendation {
+	var best, close *Summary
+	var bestCost, closeCost float64
+	for _, s := range all {
+		_, costs, limits := s.costs(kind)
+		good := true
+		worst := 0.0
+		for i, f := range costs {
+			if f == nil {
+				good, worst = false, -1
+				break
+			}
+			good = good && *f <= limits[i]
+			worst = max(worst, *f/limits[i])
+		}
+		if worst < 0 || s.BitsPerElement >= plainBits {
+			continue
+		}
+		rank := *costs[len(costs)-1]
+		if good && (best == nil || prefer(s, best, s.BitsPerElement-best.BitsPerElement, rank-bestCost)) {
+			best, bestCost = s, rank
+		}
+		if close == nil || prefer(s, close, worst-closeCost, s.BitsPerElement-close.BitsPerElement) {
+			close, closeCost = s, worst
+		}
+	}
+	if best == nil && close == nil {
+		return nil
+	}
+	pick, why := best, "the fewest bits that keep "
+	if best == nil {
+		pick, why = close, "nothing below 16 bits keeps "
+	}
+	names, costs, limits := pick.costs(kind)
+	var limit, have []string
+	for i := range names {
+		limit = append(limit, fmt.Sprintf("%s ≤ %g", names[i], limits[i]))
+		have = append(have, fmt.Sprintf("%s %.2g", names[i], *costs[i]))
+	}
+	why += strings.Join(limit, " and ")
+	if best == nil {
+		why += "; this comes closest"
+	}
+	why += fmt.Sprintf(": %s at %.3g bits per element", strings.Join(have, ", "), pick.BitsPerElement)
+	if pick.Layers > 1 {
+		why += fmt.Sprintf(", mean over %d layers", pick.Layers)
+	}
+	if kind == "keys" {
+		why += "; keys alone, values exact"
+	} else if kind == "values" {
+		why += "; values alone, keys exact"
+	}
+	if !pick.Online {
+		why += "; no scheme that can be built while decoding does: its scales need the whole context"
+	}
+	if pick.Queries == Proxy {
+		why += "; ranked by tensor errors, because the dump has no queries: keys standing in for them mislead (capture q to rank by attention)"
+	}
+	return &Recommendation{Scheme: pick.Scheme, Why: why}
+}
+
+// prefer reports whether a comes before b: online first, then the smaller of
+// the first difference, then of the second.
+func prefer(a, b *Summary, first, second float64) bool {
+	if a.Online != b.Online {
+		return a.Online
+	}
+	if first != 0 {
+		return first < 0
+	}
+	return second < 0
+}
