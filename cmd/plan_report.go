@@ -403,15 +403,8 @@ func explainPlan(p *planRun) []string {
 
 // modelOrigin says where a model's figures came from.
 func modelOrigin(m *formula.Model) string {
-	origin := m.Source
-	if m.Source == "preset" {
-		origin = "preset " + m.Name + " (" + m.HFID + ")"
-		if m.Confidence != "" {
-			origin += ", confidence " + m.Confidence
-		}
+	if m.Source != "preset" {
+		return m.Citation
 	}
-	if m.Citation != "" && m.Citation != origin {
-		origin += ", " + m.Citation
-	}
-	return origin
+	return fmt.Sprintf("preset %s (%s), confidence %s, %s", m.Name, m.HFID, m.Confidence, m.Citation)
 }

@@ -12,6 +12,10 @@ func explainIdeal(req Request) ([]string, error) {
 	var c calc
 	total := int64(0)
 	var terms []string
+	sequences := "1 sequence"
+	if req.Sequences > 1 {
+		sequences = thousands(req.Sequences) + " sequences"
+	}
 	for _, g := range req.Model.Geometry {
 		l, err := idealLayer(g, req.Context, req.TP, req.Scheme)
 		if err != nil {
@@ -41,7 +45,7 @@ func explainIdeal(req Request) ([]string, error) {
 			}
 			lines = append(lines, line)
 		}
-		lines = append(lines, fmt.Sprintf("  %d layers x %s sequence(s) x %s B = %s B", g.Count, thousands(req.Sequences), thousands(one), thousands(bytes)))
+		lines = append(lines, fmt.Sprintf("  %d layers x %s x %s B = %s B", g.Count, sequences, thousands(one), thousands(bytes)))
 	}
 	for _, s := range req.Model.States {
 		one := c.keep(s.Bytes())
@@ -50,7 +54,7 @@ func explainIdeal(req Request) ([]string, error) {
 		terms = append(terms, thousands(bytes))
 		lines = append(lines,
 			fmt.Sprintf("state of %d layers (%s): constant", s.Layers, s.Kind),
-			fmt.Sprintf("  %s sequence(s) x %d x (%s x %d B conv + %s x %d B recurrent) = %s B", thousands(req.Sequences), s.Layers,
+			fmt.Sprintf("  %s x %d layers x (%s x %d B conv + %s x %d B recurrent) = %s B", sequences, s.Layers,
 				thousands(s.ConvElements), s.ConvBytes, thousands(s.SSMElements), s.SSMBytes, thousands(bytes)))
 	}
 	if x := req.Model.Cross; x != nil {
@@ -59,7 +63,7 @@ func explainIdeal(req Request) ([]string, error) {
 		terms = append(terms, thousands(bytes))
 		lines = append(lines,
 			fmt.Sprintf("cross attention of %d layers: constant", x.Layers),
-			fmt.Sprintf("  %s sequence(s) x %s tokens x %d x %d heads x (%d + %d) x %d B = %s B", thousands(req.Sequences), thousands(x.Tokens), x.Layers, max(x.KVHeads, req.TP), x.HeadDimK, x.HeadDimV, elementBytes, thousands(bytes)))
+			fmt.Sprintf("  %s x %s tokens x %d layers x %d heads x (%d + %d) x %d B = %s B", sequences, thousands(x.Tokens), x.Layers, max(x.KVHeads, req.TP), x.HeadDimK, x.HeadDimV, elementBytes, thousands(bytes)))
 	}
 	if len(terms) > 1 {
 		lines = append(lines, strings.Join(terms, " + ")+" = "+thousands(total)+" B")
