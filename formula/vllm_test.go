@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,6 +123,7 @@ func TestVLLM(t *testing.T) {
 			want := vllmSpecs(t, row["specs"])
 			req := vllmRequest{layers: want, prefixCaching: row["mamba_cache_mode"] == "align"}
 			whole := row["columns_complete"] == "yes" && row["source"] != "specs"
+			var stages [][]int64
 			// A model of full layers alone says all with its skipped layers.
 			if whole || row["skip_layers"] != "" && !strings.Contains(row["geometry"], ", ") {
 				model, o := vllmColumns(t, row)
@@ -143,11 +146,15 @@ func TestVLLM(t *testing.T) {
 				if n := o.batches * o.batched; n != number(t, row, "max_in_flight_tokens") {
 					t.Errorf("%d tokens in flight, want %s", n, row["max_in_flight_tokens"])
 				}
-				req.layers, req.stages, req.prefixCaching = model.layers, model.stages, o.prefix
+				req.layers, req.prefixCaching = model.layers, o.prefix
+				stages = model.stages
 				derived++
 				if row["block_size_asked"] == "" {
 					sized++
 				}
+			}
+			if req.stages = vllmRowStages(t, row, want); stages != nil && !reflect.DeepEqual(stages, req.stages) {
+				t.Errorf("stages %v, want %v", stages, req.stages)
 			}
 			req.rules = mustVLLMRules(t, row["vllm"])
 			req.hybrid = row["hybrid"] == "yes"
@@ -162,6 +169,27 @@ func TestVLLM(t *testing.T) {
 		})
 	}
 	t.Logf("%d plans, %d of them from the geometry columns, of which %d with a derived block size", len(rows), derived, sized)
+}
+
+// vllmRowStages is how many layers of each spec the stages hold; nil is one stage.
+func vllmRowStages(t *testing.T, row map[string]string, specs []vllmLayers) [][]int64 {
+	t.Helper()
+	if row["stages"] == "" {
+		return nil
+	}
+	var stages [][]int64
+	for _, stage := range strings.Split(row["stages"], " | ") {
+		counts := make([]int64, len(specs))
+		for _, l := range vllmSpecs(t, stage) {
+			at := slices.IndexFunc(specs, l.alike)
+			if at < 0 {
+				t.Fatalf("stages: %q is not one of the specs", stage)
+			}
+			counts[at] += l.Count
+		}
+		stages = append(stages, counts)
+	}
+	return stages
 }
 
 // vllmColumns takes a row's columns for a model and its options.
@@ -206,13 +234,16 @@ func vllmColumns(t *testing.T, row map[string]string) (vllmModel, vllmOptions) {
 			m.Order = append(m.Order, block)
 		}
 	}
-	if row["stages"] != "" {
+	if stages := vllmRowStages(t, row, vllmSpecs(t, row["specs"])); stages != nil {
+		kinds := m.Order
 		m.Order = nil
-		for _, stage := range strings.Split(row["stages"], " | ") {
-			for i, l := range vllmSpecs(t, stage) {
-				for range l.Count {
-					m.Order = append(m.Order, Block{Groups: []int{i}})
+		for _, counts := range stages {
+			first := int64(0)
+			for i, n := range counts { // entry i is the layers of one kind, as in the geometry
+				for range n {
+					m.Order = append(m.Order, kinds[first])
 				}
+				first += vllmSpecs(t, row["specs"])[i].Count
 			}
 		}
 	}
@@ -310,16 +341,22 @@ func mustVLLMRules(t *testing.T, version string) vllmRules {
 
 func compareVLLM(t *testing.T, row map[string]string, plan vllmPlan, err error) {
 	t.Helper()
-	switch row["error_class"] {
-	case "AssertionError", "TypeError", "ValueError":
-		var bug *vllmBug
-		if !errors.As(err, &bug) || bug.class != row["error_class"] {
-			t.Errorf("got %v, want the bug %s", err, row["error_class"])
-		}
-		return
+	switch class := row["error_class"]; class {
+	case "", "no_memory", "max_model_len_too_long":
 	case "hybrid_off_impossible":
 		if !errors.Is(err, errVLLMHybridOff) {
 			t.Errorf("got %v, want %v", err, errVLLMHybridOff)
+		}
+		return
+	case "NotImplementedError":
+		if !errors.Is(err, errVLLMPages) {
+			t.Errorf("got %v, want %v", err, errVLLMPages)
+		}
+		return
+	default:
+		var bug *vllmBug
+		if !errors.As(err, &bug) || bug.class != class {
+			t.Errorf("got %v, want the bug %s", err, class)
 		}
 		return
 	}
