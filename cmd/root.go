@@ -87,6 +87,8 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
 		newEval(s),
 		newModels(s),
 		newCapture(s),
+		newBench(s),
+		newCPU(s),
 		newVersion(s),
 	)
 	root.SetHelpCommand(newHelp())

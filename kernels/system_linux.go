@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -30,4 +31,17 @@ func lostCPU() int64 {
 		return 0
 	}
 	return int64(usage.Nivcsw)
+}
+
+func pageSize() int64 { return int64(os.Getpagesize()) }
+
+// hugePageMode returns the choice in force between always, madvise and never.
+func hugePageMode() string {
+	text, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(string(text), "[")
+	mode, _, _ := strings.Cut(rest, "]")
+	return mode
 }

@@ -1,0 +1,455 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvq/formula"
+	"kvq/kernels"
+	"kvq/quantize"
+)
+
+// benchOptions are the flags of kvq bench.
+type benchOptions struct {
+	schemes    []string
+	cpu        cpuFlags
+	threads    []int
+	context    string
+	queryHeads int
+	kvHeads    int
+	headDim    int
+	headDimV   int
+	window     int
+	levels     []string
+	budget     time.Duration
+	wide       bool
+
+	tokens int
+	named  bool // schemes were named, not taken from the default set
+}
+
+// benchSchemes is the set of kvq bench without --scheme: f16, and the pairs that
+// the targets of docs/benchmarks.md are about.
+var benchSchemes = []string{
+	"f16", "int8-channel:int8-token", "int8-token/64:int8-token", "int8-token", "int8-channel/32:int8-token/32",
+	"int8-channel:int4-token", "int8-channel/32:int4-token/32", "int4-channel:int4-token", "int4-channel/128:int4-token/64",
+	"int4-asym-channel/32:int4-asym-token/32", "e4m3-raw",
+}
+
+func newBench(s Streams) *cobra.Command {
+	var o benchOptions
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "measure decode attention over quantized caches against the read bandwidth",
+		Long: `bench runs the attention of one new token over a cache of one layer, stored under
+each scheme, and sets its speed beside a pass that only reads the same memory.
+Both alternate in one process; figures are medians.
+
+roofline is the share of that read bandwidth. cap is the share of what can be
+had: the lower of the read bandwidth and of what the kernel itself reaches on a
+cache that stays in the second-level cache, times the threads.`,
+		Example: `  kvq bench
+  kvq bench --scheme int8-channel:int4-token/64 --ctx 128k --threads 1
+  kvq bench --level l2,l3,dram --format json -o bench.json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			out, err := newOutput(c, s)
+			if err != nil {
+				return err
+			}
+			o.named = c.Flags().Changed("scheme")
+			return runBench(c.Context(), o, out)
+		},
+	}
+	threads := []int{1}
+	if n := runtime.GOMAXPROCS(0); n > 1 {
+		threads = append(threads, n)
+	}
+	f := c.Flags()
+	f.StringSliceVar(&o.schemes, "scheme", benchSchemes, "`SCHEME` or K:V pair; repeatable, or a list")
+	f.StringVar(&o.cpu.isa, "isa", s.Getenv("KVQ_ISA"), "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
+	f.IntSliceVar(&o.threads, "threads", threads, "numbers of `THREADS` to measure, a list")
+	f.StringVarP(&o.context, "ctx", "c", "32k", "`TOKENS` in the cache")
+	f.IntVar(&o.queryHeads, "heads", 0, "query heads (default: 4 for each KV head)")
+	f.IntVar(&o.kvHeads, "kv-heads", 8, "KV heads")
+	f.IntVar(&o.headDim, "head-dim", 128, "channels of a key")
+	f.IntVar(&o.headDimV, "head-dim-v", 0, "channels of a value (default: as a key)")
+	f.IntVar(&o.window, "window", 0, "attend to the last `TOKENS` only")
+	f.StringSliceVar(&o.levels, "level", []string{"dram"}, "what the cache streams from: l2, l3, dram, a list")
+	f.DurationVar(&o.budget, "time", 300*time.Millisecond, "time for each figure")
+	f.BoolVar(&o.wide, "wide", false, "show quartiles and sizes too")
+	return c
+}
+
+func (o *benchOptions) check() error {
+	tokens, err := formula.ParseTokens(o.context)
+	if err != nil {
+		return usagef("--ctx %w", err)
+	}
+	if tokens > 1<<31 {
+		return usagef("--ctx %d: at most %d tokens", tokens, 1<<31)
+	}
+	o.tokens = int(tokens)
+	if o.queryHeads == 0 {
+		o.queryHeads = 4 * o.kvHeads
+	}
+	if o.headDimV == 0 {
+		o.headDimV = o.headDim
+	}
+	switch {
+	case o.kvHeads < 1 || o.queryHeads < 1 || o.queryHeads%o.kvHeads != 0:
+		return usagef("--heads %d: want a multiple of --kv-heads %d", o.queryHeads, o.kvHeads)
+	case o.headDim < 1 || o.headDimV < 1:
+		return usagef("--head-dim %d, --head-dim-v %d: want at least 1", o.headDim, o.headDimV)
+	case o.window < 0:
+		return usagef("--window %d: want at least 0", o.window)
+	case o.budget <= 0 || o.budget > time.Hour:
+		return usagef("--time %s: want more than 0, an hour at most", o.budget)
+	case len(o.threads) == 0 || len(o.levels) == 0 || len(o.schemes) == 0:
+		return usagef("--threads, --level and --scheme want at least one entry")
+	}
+	for _, n := range o.threads {
+		if n < 1 || n > 1024 {
+			return usagef("--threads %d: want 1 to 1024", n)
+		}
+	}
+	for _, level := range o.levels {
+		if !slices.Contains([]string{"l2", "l3", "dram"}, level) {
+			return usagef("--level %q: not one of l2, l3, dram", level)
+		}
+	}
+	o.cpu.threads = 1
+	return o.cpu.use()
+}
+
+// benchJSON is the result of kvq bench.
+type benchJSON struct {
+	Schema   string     `json:"schema"`
+	Version  string     `json:"version"`
+	CPU      benchCPU   `json:"cpu"`
+	Geometry benchShape `json:"geometry"`
+	Rows     []benchRow `json:"rows"`
+	Warnings []string   `json:"warnings"`
+}
+
+type benchCPU struct {
+	Name      string `json:"name,omitempty"`
+	ISA       string `json:"isa"`
+	CPUs      int    `json:"cpus"`
+	L2Bytes   int64  `json:"l2_bytes,omitempty"`
+	L3Bytes   int64  `json:"l3_bytes,omitempty"`
+	HugePages string `json:"huge_pages,omitempty"`
+}
+
+type benchShape struct {
+	KVHeads    int `json:"kv_heads"`
+	QueryHeads int `json:"query_heads"`
+	HeadDimK   int `json:"head_dim_k"`
+	HeadDimV   int `json:"head_dim_v"`
+	Window     int `json:"window,omitempty"`
+}
+
+type benchRow struct {
+	Kernel          string   `json:"kernel"` // decode
+	Scheme          string   `json:"scheme"`
+	Path            string   `json:"path"` // fused-avx512, fused-avx2, generic
+	ISA             string   `json:"isa"`
+	Threads         int      `json:"threads"`
+	Level           string   `json:"level"`
+	CacheBytes      int64    `json:"cache_bytes"`
+	WorkingSetBytes int64    `json:"working_set_bytes"`
+	Tokens          int      `json:"tokens"`
+	UsPerToken      float64  `json:"us_per_token"`
+	UsLow           float64  `json:"us_per_token_q1"`
+	UsHigh          float64  `json:"us_per_token_q3"`
+	GBps            float64  `json:"gb_s"`
+	ReadGBps        float64  `json:"read_gb_s"`
+	Roofline        float64  `json:"roofline"`
+	L2GBps          *float64 `json:"l2_gb_s,omitempty"`
+	CapShare        *float64 `json:"cap_share,omitempty"`
+	SpeedupVsF16    *float64 `json:"speedup_vs_f16,omitempty"`
+	TokensPerSecond float64  `json:"tokens_per_s"`
+	Samples         int      `json:"samples"`
+	Disturbed       bool     `json:"disturbed,omitempty"`
+}
+
+// bencher measures the schemes of one run.
+type bencher struct {
+	o      benchOptions
+	shape  kernels.CacheShape
+	values [2][]float32 // keys and values of one head; every head gets them
+	meters map[int]*kernels.Meter
+}
+
+func runBench(ctx context.Context, o benchOptions, out *output) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	var pairs []quantize.Pair
+	for _, name := range append([]string{"f16"}, o.schemes...) {
+		pair, err := quantize.ParsePair(name)
+		if err != nil {
+			return usageError{err}
+		}
+		if pair.K == nil || pair.V == nil {
+			return usagef("--scheme %s: a side left exact is in no cache", name)
+		}
+		pairs = append(pairs, pair)
+	}
+	b := newBencher(o)
+	defer b.close()
+	c := kernels.ThisCPU()
+	result := benchJSON{
+		Schema: "kvq.bench/1", Version: versionOf(),
+		CPU:      benchCPU{Name: c.Name, ISA: string(kernels.Active()), CPUs: c.Cores, L2Bytes: c.L2, L3Bytes: c.L3, HugePages: c.HugePages},
+		Geometry: benchShape{o.kvHeads, o.queryHeads, o.headDim, o.headDimV, o.window},
+		Rows:     []benchRow{}, Warnings: []string{},
+	}
+	bar := out.progress("bench", "figures", int64(len(o.levels)*len(pairs)*len(o.threads)))
+	defer bar.done()
+	measured := int64(0)
+	for _, level := range o.levels {
+		f16 := map[int]float64{}
+		for i, pair := range pairs {
+			rows, err := b.measure(ctx, pair, kernels.Level(level))
+			if err != nil {
+				if i > 0 && !o.named && errors.Is(err, errNoCache) {
+					continue
+				}
+				return fmt.Errorf("bench %s: %w", pair.Name(), err)
+			}
+			for _, row := range rows {
+				if i == 0 {
+					f16[row.Threads] = row.UsPerToken * float64(row.Tokens)
+					continue
+				}
+				// Levels below memory hold different lengths: compare by token in the cache.
+				if level == "dram" {
+					speedup := f16[row.Threads] / (row.UsPerToken * float64(row.Tokens))
+					row.SpeedupVsF16 = &speedup
+				}
+				result.Rows = append(result.Rows, row)
+				if row.Disturbed {
+					warning := fmt.Sprintf("%s, %d threads: other work took the CPU during most samples", row.Scheme, row.Threads)
+					result.Warnings = append(result.Warnings, warning)
+				}
+			}
+			measured += int64(len(o.threads))
+			bar.set(measured)
+		}
+	}
+	bar.done()
+	for _, w := range result.Warnings {
+		out.warn("%s", w)
+	}
+	return out.report(benchReport(result, o.wide))
+}
+
+func newBencher(o benchOptions) *bencher {
+	b := &bencher{o: o, shape: kernels.CacheShape{Heads: o.kvHeads, DimK: o.headDim, DimV: o.headDimV, Tokens: o.tokens}, meters: map[int]*kernels.Meter{}}
+	// Decode time does not depend on the values, so one head serves for all.
+	r := rand.New(rand.NewPCG(1, 2))
+	for i, dim := range []int{o.headDim, o.headDimV} {
+		b.values[i] = make([]float32, o.tokens*dim)
+		for j := range b.values[i] {
+			b.values[i][j] = float32(r.NormFloat64())
+		}
+	}
+	return b
+}
+
+func (b *bencher) close() {
+	for _, m := range b.meters {
+		m.Close()
+	}
+}
+
+func (b *bencher) meter(threads int) (*kernels.Meter, error) {
+	if m := b.meters[threads]; m != nil {
+		return m, nil
+	}
+	m, err := kernels.NewMeter(threads)
+	if err == nil {
+		b.meters[threads] = m
+	}
+	return m, err
+}
+
+func (b *bencher) options(shape kernels.CacheShape) kernels.DecodeOptions {
+	return kernels.DecodeOptions{QueryHeads: b.o.queryHeads / b.o.kvHeads * shape.Heads, Scale: 1 / math.Sqrt(float64(b.o.headDim)), Window: b.o.window}
+}
+
+// fill makes a cache of the given shape, whose every head holds the first tokens of b.values.
+func (b *bencher) fill(shape kernels.CacheShape, pair quantize.Pair) (*kernels.Cache, error) {
+	return fillCache(shape, pair, func(dst []float32, key bool, _ int) error {
+		i := 1
+		if key {
+			i = 0
+		}
+		copy(dst, b.values[i])
+		return nil
+	})
+}
+
+// measure runs one pair at one level for every number of threads.
+func (b *bencher) measure(ctx context.Context, pair quantize.Pair, level kernels.Level) ([]benchRow, error) {
+	resident, err := b.resident(ctx, pair)
+	if err != nil {
+		return nil, err
+	}
+	var rows []benchRow
+	for _, threads := range b.o.threads {
+		shape, err := b.shapeFor(pair, level, threads)
+		if err != nil {
+			return nil, err
+		}
+		cache, err := b.fill(shape, pair)
+		if err != nil {
+			return nil, err
+		}
+		m, err := b.meter(threads)
+		if err != nil {
+			cache.Close()
+			return nil, err
+		}
+		f, err := m.Decode(ctx, cache, b.options(shape), level, b.o.budget)
+		cache.Close()
+		if err != nil {
+			return nil, err
+		}
+		row := benchRow{
+			Kernel: "decode", Scheme: pair.Name(), Path: f.Kernel, ISA: string(kernels.Active()), Threads: threads, Level: string(level),
+			CacheBytes: f.CacheBytes, WorkingSetBytes: f.WorkingSetBytes, Tokens: shape.Tokens,
+			UsPerToken: f.Micros, UsLow: f.MicrosLow, UsHigh: f.MicrosHigh, GBps: f.GBs, ReadGBps: f.ReadGBs, Roofline: f.Roofline,
+			TokensPerSecond: 1e6 / f.Micros, Samples: f.Samples, Disturbed: f.Disturbed,
+		}
+		if level == kernels.LevelDRAM {
+			share := f.GBs / min(f.ReadGBs, float64(threads)*resident.GBs)
+			row.L2GBps, row.CapShare = &resident.GBs, &share
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// resident measures one thread on a cache that stays in the second-level cache:
+// what the kernel does when memory is no limit.
+func (b *bencher) resident(ctx context.Context, pair quantize.Pair) (kernels.Figure, error) {
+	shape, err := b.shapeFor(pair, kernels.LevelL2, 1)
+	if err != nil {
+		return kernels.Figure{}, err
+	}
+	cache, err := b.fill(shape, pair)
+	if err != nil {
+		return kernels.Figure{}, err
+	}
+	defer cache.Close()
+	m, err := b.meter(1)
+	if err != nil {
+		return kernels.Figure{}, err
+	}
+	return m.Decode(ctx, cache, b.options(shape), kernels.LevelL2, min(b.o.budget, 100*time.Millisecond))
+}
+
+// shapeFor returns the cache that fits the level: the full one from memory, half of
+// the last-level cache, or one head a thread that takes half of its own cache.
+func (b *bencher) shapeFor(pair quantize.Pair, level kernels.Level, threads int) (kernels.CacheShape, error) {
+	shape := b.shape
+	if level == kernels.LevelDRAM {
+		return shape, nil
+	}
+	if level == kernels.LevelL2 {
+		shape.Heads = threads
+	}
+	perToken := 0.0
+	for i, s := range []*quantize.Scheme{pair.K, pair.V} {
+		bits, err := s.Bits(quantize.Shape{Heads: 1, Tokens: shape.Tokens, Dim: []int{shape.DimK, shape.DimV}[i]})
+		if err != nil {
+			return shape, err
+		}
+		perToken += bits / 8 * float64([]int{shape.DimK, shape.DimV}[i])
+	}
+	fits := float64(kernels.WorkingSet(level, threads)) / (perToken * float64(shape.Heads))
+	const page = 64
+	shape.Tokens = min(shape.Tokens, max(page, int(fits)/page*page))
+	return shape, nil
+}
+
+func benchReport(b benchJSON, wide bool) report {
+	u, _ := parseUnits("iec")
+	t := &table{
+		title: fmt.Sprintf("decode, one token over one layer: %d tokens, %d KV heads, %d query heads, head_dim %d", rowTokens(b), b.Geometry.KVHeads, b.Geometry.QueryHeads, b.Geometry.HeadDimK),
+		columns: []column{
+			{header: "scheme", name: "scheme"}, {header: "thr", name: "threads", right: true}, {header: levelHeader(b), name: "level"},
+			{header: "us", name: "us_per_token", right: true}, {header: wideHeader(wide, "quartiles"), right: true}, {header: wideHeader(wide, "cache"), name: "cache_bytes", right: true},
+			{header: "GB/s", name: "gb_s", right: true}, {header: "read", name: "read_gb_s", right: true},
+			{header: "roof-\nline", name: "roofline", right: true}, {header: "cap", name: "cap_share", right: true, optional: true},
+			{header: "x f16", name: "speedup_vs_f16", right: true, optional: true}, {header: "path", name: "path"},
+			{name: "working_set_bytes"}, {name: "tokens"}, {name: "tokens_per_s"}, {name: "samples"}, {name: "us_per_token_q1"}, {name: "us_per_token_q3"}, {name: "l2_gb_s"}, {name: "kernel"}, {name: "isa"},
+		},
+		wide: wide,
+	}
+	optional := func(x *float64, digits int) cell {
+		if x == nil {
+			return absent()
+		}
+		return fixed(*x, digits)
+	}
+	for _, r := range b.Rows {
+		t.add(text(r.Scheme), count(int64(r.Threads)), text(r.Level), number(r.UsPerToken, 4),
+			text(significant(r.UsLow, 4)+"-"+significant(r.UsHigh, 4)), u.size(r.CacheBytes), fixed(r.GBps, 1), fixed(r.ReadGBps, 1), fixed(r.Roofline, 2),
+			optional(r.CapShare, 2), optional(r.SpeedupVsF16, 2), text(r.Path),
+			count(r.WorkingSetBytes), count(int64(r.Tokens)), number(r.TokensPerSecond, 4), count(int64(r.Samples)), number(r.UsLow, 4), number(r.UsHigh, 4), optional(r.L2GBps, 2), text(r.Kernel), text(r.ISA))
+	}
+	size := func(n int64) string {
+		if n == 0 {
+			return "unknown"
+		}
+		return u.format(n)
+	}
+	t.notes = append(t.notes,
+		fmt.Sprintf("%s, %s; L2 %s, L3 %s, huge pages %s.", orUnknown(b.CPU.Name), b.CPU.ISA, size(b.CPU.L2Bytes), size(b.CPU.L3Bytes), orUnknown(b.CPU.HugePages)),
+		"us: median of one step. read: 10^9 bytes a second of a pass that only reads the same memory, measured in turn with the step. cap: share of the lower of that and of the kernel's own rate in L2.")
+	return report{tables: []*table{t}, json: b}
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+// rowTokens returns the longest cache of the run.
+func rowTokens(b benchJSON) int {
+	n := 0
+	for _, r := range b.Rows {
+		n = max(n, r.Tokens)
+	}
+	return n
+}
+
+// levelHeader hides the level where all rows stream from memory.
+func levelHeader(b benchJSON) string {
+	for _, r := range b.Rows {
+		if r.Level != string(kernels.LevelDRAM) {
+			return "level"
+		}
+	}
+	return ""
+}
+
+func wideHeader(wide bool, header string) string {
+	if wide {
+		return header
+	}
+	return ""
+}

@@ -1,0 +1,93 @@
+package cmd
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"kvq/kernels"
+	"kvq/quantize"
+)
+
+func TestCPU(t *testing.T) {
+	code, stdout, stderr := run("cpu", "--format", "json")
+	var got cpuInfoJSON
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || stderr != "" {
+		t.Fatalf("exit %d, %v, stderr %q", code, err, stderr)
+	}
+	if got.Schema != "kvq.cpu/1" || got.Active != string(kernels.Active()) || len(got.Backends) == 0 || got.PageBytes <= 0 {
+		t.Errorf("implausible %+v", got)
+	}
+	for _, b := range got.Backends {
+		if b.Available != slices.Contains(kernels.Available(), kernels.ISA(b.ISA)) || b.Available != (len(b.Missing) == 0) {
+			t.Errorf("backend %+v, available are %v", b, kernels.Available())
+		}
+	}
+}
+
+// TestBench checks what a figure says about itself; how fast it is nobody can know.
+func TestBench(t *testing.T) {
+	code, stdout, stderr := run("bench", "-q", "--format", "json", "--ctx", "256", "--kv-heads", "2", "--head-dim", "64", "--heads", "4",
+		"--threads", "1,2", "--time", "1ms", "--scheme", "int8-channel:int4-token/32,e4m3-raw", "--level", "dram,l2")
+	var got benchJSON
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 {
+		t.Fatalf("exit %d, %v, stderr %q", code, err, stderr)
+	}
+	if got.Schema != "kvq.bench/1" || len(got.Rows) != 8 {
+		t.Fatalf("%d rows of %s, want 8 of kvq.bench/1", len(got.Rows), got.Schema)
+	}
+	for _, r := range got.Rows {
+		if r.Scheme == "int8-channel:int4-token/32" && r.Level == "dram" {
+			// Per head: 256 tokens of 64 + 32 bytes, 64 f16 scales of K, two f16 scales a token of V.
+			if want := int64(2 * (256*(64+32) + 64*2 + 256*2*2)); r.CacheBytes != want {
+				t.Errorf("%d bytes, want %d", r.CacheBytes, want)
+			}
+		}
+		fused := r.Scheme != "e4m3-raw" && kernels.Active() != kernels.Generic
+		if (r.Path == "generic") == fused {
+			t.Errorf("%s ran %s", r.Scheme, r.Path)
+		}
+		if r.UsPerToken <= 0 || r.GBps <= 0 || r.ReadGBps <= 0 || (r.CapShare == nil) == (r.Level == "dram") {
+			t.Errorf("implausible %+v", r)
+		}
+	}
+}
+
+func TestBenchUsage(t *testing.T) {
+	for _, args := range [][]string{
+		{"--scheme", "int9"}, {"--scheme", "exact:int8"}, {"--kv-heads", "2", "--heads", "3"}, {"--kv-heads", "0"}, {"--ctx", "0"}, {"--threads", "0"},
+		{"--level", "l4"}, {"--time", "0s"}, {"--head-dim", "-1"}, {"--isa", "mmx"}, {"--scheme", "int8-token/256"},
+	} {
+		args = append([]string{"bench", "--ctx", "64", "--kv-heads", "1"}, args...)
+		if code, stdout, stderr := run(args...); code != exitUsage || stdout != "" || stderr == "" {
+			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestFillCache holds that schemes of every kind have a paged
+// cache; package kernels holds what attention over it gives.
+func TestFillCache(t *testing.T) {
+	shape := kernels.CacheShape{Heads: 2, DimK: 64, DimV: 64, Tokens: 130}
+	read := func(dst []float32, key bool, head int) error {
+		for i := range dst {
+			dst[i] = float32((i*7+head*3)%11-5) / 4
+		}
+		return nil
+	}
+	for _, name := range []string{"f32", "f16", "bf16", "e4m3", "e5m2-raw", "int8-tensor", "int6-token", "int3-asym-channel/32", "int4-zp-channel/7", "int8-zp-head@f32", "int4-asym-token/32@bf16"} {
+		pair, err := quantize.ParsePair(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache, err := fillCache(shape, pair, read)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if cache.Tokens() != shape.Tokens {
+			t.Errorf("%s: %d tokens", name, cache.Tokens())
+		}
+		cache.Close()
+	}
+}

@@ -1,0 +1,234 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"kvq/eval"
+	"kvq/kernels"
+	"kvq/quantize"
+)
+
+// errNoCache says that no paged cache stores a scheme: there is no figure to give.
+var errNoCache = errors.New("no decode cache holds this scheme")
+
+// decodeFormat says how a paged cache stores one side. Rotations and means change
+// values, not storage. Windows and outliers kept in f16 have no paged form yet.
+func decodeFormat(s *quantize.Scheme) (kernels.Format, error) {
+	for _, m := range s.Modifiers {
+		switch m.Kind {
+		case quantize.Sink, quantize.Recent, quantize.Outlier:
+			return kernels.Format{}, errNoCache
+		}
+	}
+	f := kernels.Format{Group: s.Group, Meta: kernels.MetaF32}
+	if s.Meta == quantize.MetaF16 {
+		f.Meta = kernels.MetaF16
+	}
+	switch s.Share {
+	case quantize.NoShare, quantize.PerTensor:
+		f.Share = kernels.ShareTensor
+	case quantize.PerHead:
+		f.Share = kernels.ShareHead
+	case quantize.PerToken:
+		f.Share = kernels.ShareToken
+	case quantize.PerChannel:
+		f.Share = kernels.ShareChannel
+	}
+	switch s.Format.Class {
+	case quantize.Integer:
+		f.Codec, f.Bits = kernels.CodecInt, s.Format.Bits
+		f.Zero = map[quantize.Zero]kernels.Zero{quantize.Sym: kernels.ZeroSym, quantize.Asym: kernels.ZeroAsym, quantize.ZP: kernels.ZeroPoint}[s.Zero]
+		return f, nil
+	default:
+		codecs := map[string]kernels.Codec{
+			"f32": kernels.CodecF32, "f16": kernels.CodecF16, "bf16": kernels.CodecBF16,
+			"e4m3": kernels.CodecE4M3, "e5m2": kernels.CodecE5M2, "e4m3-raw": kernels.CodecE4M3, "e5m2-raw": kernels.CodecE5M2,
+		}
+		codec, ok := codecs[s.Format.Name]
+		if !ok {
+			return kernels.Format{}, errNoCache
+		}
+		f.Codec = codec
+		return f, nil
+	}
+}
+
+// sideEncoder turns heads of one side into what a paged cache is filled with.
+type sideEncoder struct {
+	scheme      *quantize.Scheme
+	format      kernels.Format
+	coder       *quantize.Coder
+	calibration quantize.Calibration
+	encoded     quantize.Encoded
+	out         kernels.Encoded
+}
+
+func newSideEncoder(s *quantize.Scheme) (*sideEncoder, error) {
+	f, err := decodeFormat(s)
+	if err != nil {
+		return nil, err
+	}
+	return &sideEncoder{scheme: s, format: f, coder: s.NewCoder()}, nil
+}
+
+// encode encodes one head. Its result stands until the next call.
+func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
+	calibration := &e.calibration
+	if !e.scheme.Calibrated() {
+		calibration = nil
+	}
+	if err := e.coder.Encode(&e.encoded, h, calibration); err != nil {
+		return kernels.Encoded{}, err
+	}
+	o := &e.out
+	n := len(h.Values)
+	switch e.format.Codec {
+	case kernels.CodecF32, kernels.CodecF16, kernels.CodecBF16:
+		o.Values = resize(o.Values, n)
+		e.coder.Decode(o.Values, &e.encoded)
+		return *o, nil
+	case kernels.CodecE4M3, kernels.CodecE5M2:
+		o.Fields = e.encoded.Codes
+	default:
+		o.Fields = resize(o.Fields, n)
+		e.encoded.Fields(o.Fields, 0)
+	}
+	o.Scales = e.encoded.ScaleValues(o.Scales)
+	if len(o.Scales) == 0 {
+		o.Scales = append(o.Scales, 1) // the raw formats
+	}
+	switch {
+	case e.format.Codec != kernels.CodecInt:
+	case e.format.Zero == kernels.ZeroAsym:
+		o.Offsets = e.encoded.OffsetValues(o.Offsets)
+	case e.format.Zero == kernels.ZeroPoint:
+		o.Offsets = e.encoded.BiasValues(o.Offsets)
+	}
+	return *o, nil
+}
+
+// resize returns a slice of n elements, in s's memory if it is large enough.
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// tensorReader reads one head of K or V.
+type tensorReader func(dst []float32, key bool, head int) error
+
+// fillCache encodes a layer's keys and values under a pair into a new paged cache.
+func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) (*kernels.Cache, error) {
+	if pair.K == nil || pair.V == nil {
+		return nil, errNoCache
+	}
+	sides := [2]*sideEncoder{}
+	dims := [2]int{shape.DimK, shape.DimV}
+	for i, s := range []*quantize.Scheme{pair.K, pair.V} {
+		var err error
+		if sides[i], err = newSideEncoder(s); err != nil {
+			return nil, err
+		}
+		if err := s.CheckDim(dims[i]); err != nil {
+			return nil, err
+		}
+	}
+	var values [2][]float32
+	for i, dim := range dims {
+		values[i] = make([]float32, shape.Tokens*dim)
+	}
+	for i, side := range sides {
+		for h := 0; side.scheme.Calibrated() && h < shape.Heads; h++ {
+			if err := read(values[i], i == 0, h); err != nil {
+				return nil, err
+			}
+			if err := side.coder.Observe(&side.calibration, quantize.Head{Index: h, Dim: dims[i], Values: values[i]}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	cache, err := kernels.NewCache(shape, sides[0].format, sides[1].format)
+	if err != nil {
+		return nil, err
+	}
+	for h := range shape.Heads {
+		var encoded [2]kernels.Encoded
+		for i, side := range sides {
+			if err = read(values[i], i == 0, h); err != nil {
+				break
+			}
+			if encoded[i], err = side.encode(quantize.Head{Index: h, Dim: dims[i], Values: values[i]}); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			err = cache.Fill(h, shape.Tokens, encoded[0], encoded[1])
+		}
+		if err != nil {
+			cache.Close()
+			return nil, err
+		}
+	}
+	return cache, nil
+}
+
+// evalBenchTime is how long eval measures each scheme of a layer.
+const evalBenchTime = 60 * time.Millisecond
+
+// decodeBench measures decoding over the encoded caches of a layer, beside f16 of
+// the same geometry.
+func decodeBench(threads int) eval.Bench {
+	return func(ctx context.Context, l *eval.Layer, schemes []string) (eval.BenchResult, error) {
+		result := eval.BenchResult{Rows: make([]*eval.Decode, len(schemes))}
+		meter, err := kernels.NewMeter(threads)
+		if err != nil {
+			return result, err
+		}
+		defer meter.Close()
+		shape := kernels.CacheShape{Heads: l.KVHeads, DimK: l.DimK, DimV: l.DimV, Tokens: l.Tokens}
+		options := kernels.DecodeOptions{QueryHeads: l.QueryHeads, Scale: l.Facts.Scale, Window: l.Facts.Window}
+		read := func(dst []float32, key bool, head int) error {
+			if key {
+				return l.Read(dst, eval.Keys, head)
+			}
+			return l.Read(dst, eval.Values, head)
+		}
+		measure := func(name string) (kernels.Figure, error) {
+			pair, err := quantize.ParsePair(name)
+			if err != nil {
+				return kernels.Figure{}, err
+			}
+			cache, err := fillCache(shape, pair, read)
+			if err != nil {
+				return kernels.Figure{}, err
+			}
+			defer cache.Close()
+			return meter.Decode(ctx, cache, options, kernels.LevelDRAM, evalBenchTime)
+		}
+		f16, err := measure("f16")
+		if err != nil && ctx.Err() != nil {
+			return result, err
+		}
+		result.ReadGBps = f16.ReadGBs
+		for i, name := range schemes {
+			figure := f16
+			if name != "f16" {
+				if figure, err = measure(name); err != nil {
+					if ctx.Err() != nil {
+						return result, err
+					}
+					continue // a value that it cannot hold, or no cache for it: no figure
+				}
+			}
+			d := &eval.Decode{UsPerToken: figure.Micros, GBps: figure.GBs, Roofline: figure.Roofline, Kernel: figure.Kernel}
+			if f16.Micros > 0 {
+				d.SpeedupVsF16 = f16.Micros / figure.Micros
+			}
+			result.Rows[i] = d
+		}
+		return result, nil
+	}
+}
