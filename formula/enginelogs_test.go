@@ -14,9 +14,10 @@ import (
 // part name, in bytes, blocks, tokens or times.
 func engineLogs() map[string]func(t *testing.T, row map[string]string, available int64) float64 {
 	return map[string]func(*testing.T, map[string]string, int64) float64{
-		"vllm":   vllmLog,
-		"sglang": sglangLog,
-		"trtllm": trtllmLog,
+		"llama.cpp": llamaCppLog,
+		"vllm":      vllmLog,
+		"sglang":    sglangLog,
+		"trtllm":    trtllmLog,
 	}
 }
 
@@ -31,7 +32,7 @@ func TestEngineLogs(t *testing.T) {
 		t.Run(row["id"], func(t *testing.T) {
 			price, ok := engines[row["engine"]]
 			if !ok {
-				t.Skipf("%s is not in engineLogs yet", row["engine"])
+				t.Fatalf("%s is not in engineLogs", row["engine"])
 			}
 			count[row["engine"]]++
 			want, err := strconv.ParseFloat(row["expected_value"], 64)

@@ -203,8 +203,6 @@ func (p *llamaPlan) refusal(l llamaOptions, k, v ggmlType) string {
 		return fmt.Sprintf("%d slots; llama.cpp takes at most %d", l.slots, llamaMaxSequences)
 	case l.context > math.MaxUint32:
 		return fmt.Sprintf("a context of %d tokens; llama.cpp counts them in 32 bits", l.context)
-	case len(p.caches) == 0:
-		return ""
 	case p.oneType && k.name != v.name:
 		return "latent attention needs the same cache type for K and V"
 	case v.quantized() && (!l.flash() || p.noFlash):

@@ -203,10 +203,21 @@ func (m *llamaModel) caches(p *llamaPlan, kOnly bool) error {
 }
 
 // checkWindows refuses what llama.cpp aborts on: a sliding model none of whose
-// layers slides.
+// layers slides, and layers that would share a cache of the other kind.
 func (m *llamaModel) checkWindows(p *llamaPlan) error {
-	if m.memory != attentionMemory || !m.windowed || p.none != "" {
+	if m.memory != attentionMemory || !m.windowed {
 		return nil
+	}
+	for i := m.cached; i < m.trunk(); i++ {
+		// Sliding layers read the last but one layer that has a cache, dense
+		// ones the last.
+		source := m.cached - 1
+		if m.sliding[i] {
+			source--
+		}
+		if source < 0 || m.sliding[source] != m.sliding[i] {
+			return fmt.Errorf("architecture %s: layer %d would share the cache of layer %d, which is not of its kind", m.name, i, source)
+		}
 	}
 	for _, s := range m.sliding {
 		if s {

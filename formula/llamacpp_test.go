@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -54,7 +55,8 @@ func llamaHeaders(t *testing.T, dir string) func(name string) ([]byte, error) {
 // contexts of the table. KVQ_LLAMACPP names another table of the same columns,
 // with its headers in the folder gguf beside it.
 func TestLlamaCpp(t *testing.T) {
-	path := filepath.Join("testdata", "llamacpp", "cases.tsv")
+	path := "testdata/llamacpp/cases.tsv"
+	cases := readTSV(t, path, "KVQ_LLAMACPP")
 	if other := os.Getenv("KVQ_LLAMACPP"); other != "" {
 		path = other
 	}
@@ -63,7 +65,6 @@ func TestLlamaCpp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cases := readTable(t, path)
 	models := map[string]*Model{}
 	ran := 0
 	for i, row := range cases {
@@ -137,4 +138,87 @@ func TestLlamaCpp(t *testing.T) {
 	if ran == 0 {
 		t.Error("no cases")
 	}
+}
+
+// llamaCppLog prices a row of TestEngineLogs that llama.cpp or a relative
+// printed.
+func llamaCppLog(t *testing.T, row map[string]string, _ int64) float64 {
+	m := logModel(t, row)
+	options := Options{"c": "1048576"}
+	if n := number(t, row, "n_ctx_total"); n > 0 {
+		options["c"] = fmt.Sprint(n + number(t, row, "n_ctx_extra"))
+	}
+	for option, column := range map[string]string{"np": "n_parallel", "kvu": "unified", "ub": "n_ubatch", "rs-seq": "rs_seq"} {
+		if row[column] != "" {
+			options[option] = row[column]
+		}
+	}
+	if row["pad_rule"] == "pad32" || row["swa_rule"] == "pad32_ubatch" {
+		options["pad"] = "32"
+	}
+	switch row["swa_rule"] {
+	case "ignored", "full":
+		options["swa-full"] = "yes"
+	case "given": // the log names the cells and not the window
+		options["ub"] = "256"
+		m.Geometry[len(m.Geometry)-1].Window = max(number(t, row, "swa_cells")-256, 1)
+	}
+	switch row["mla_form"] {
+	case "latent_k_plus_v_copy":
+		g := &m.Geometry[0]
+		m.MLA = &MLA{Rank: g.HeadDimV, RopeDim: g.HeadDimK - g.HeadDimV}
+		g.HeadDimV, options["mla"] = 0, "latent+v"
+	case "expanded":
+		g := &m.Geometry[0]
+		m.MLA = &MLA{Rank: 512, RopeDim: 64, NopeDim: g.HeadDimK - 64, VDim: g.HeadDimV, Heads: g.KVHeads}
+		g.KVHeads, g.HeadDimK, g.HeadDimV, options["mla"] = 1, 576, 0, "expanded"
+	case "dsa_index_key":
+		index := m.Geometry[0]
+		index.Extra = Index
+		m.Geometry = Geometry{{Count: index.Count, Kind: Full, KVHeads: 1, HeadDimK: 576}, index}
+	}
+	kType, vType := row["k_type"], row["v_type"]
+	if kType == "" {
+		kType = "f16"
+	}
+	if vType == "" || vType == "none" {
+		vType = kType
+	}
+	r := logReserve(t, LlamaCpp(), m, row, 1, kType+":"+vType, options)
+	for _, cells := range []string{"cells", "swa_cells"} {
+		if want := number(t, row, "expect_"+cells); want > 0 && r.detail(cells) != float64(want) {
+			t.Errorf("%s %v, want %d", cells, r.detail(cells), want)
+		}
+	}
+	switch row["part"] {
+	case "R":
+		return r.detail("recurrent_r_bytes")
+	case "S":
+		return r.detail("recurrent_s_bytes")
+	}
+	components := map[string]string{"full": AttentionKV, "swa": SlidingKV, "recurrent": RecurrentState}
+	if row["mla_form"] == "dsa_index_key" {
+		components["full"] = IndexerKeys
+	}
+	bytes := int64(0)
+	for _, covered := range strings.Split(row["covers"], "+") {
+		name := components[covered]
+		if name == "" {
+			t.Fatalf("covers %q", row["covers"])
+		}
+		for _, c := range r.Components {
+			if c.Name != name {
+				continue
+			}
+			switch row["part"] {
+			case "K":
+				bytes += c.K
+			case "V":
+				bytes += c.V
+			default:
+				bytes += c.Bytes
+			}
+		}
+	}
+	return float64(bytes)
 }
