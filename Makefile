@@ -1,5 +1,5 @@
 # The areas of kernels whose assembly is generated, one file each.
-AREAS := codec decode
+AREAS := codec decode metric
 
 # Versions of tools that are no dependency of the product: they are built on
 # their own, so that they never enter go.sum.
