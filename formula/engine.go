@@ -2,6 +2,7 @@ package formula
 
 import (
 	"fmt"
+	"math"
 	"sort"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ type Engine struct {
 	// the number of sequences grows, save for schemes that keep a window of
 	// recent tokens in full precision.
 	Reserve func(Request) (Reservation, error)
+	// Variants are settings of Options, key=value joined by commas, to show
+	// beside the defaults where engines are compared.
+	Variants []string
 	// Explain writes the formula of a request with its numbers in it, a line
 	// each; nil leaves it to the components and details of the Reservation.
 	Explain func(Request) ([]string, error)
@@ -72,10 +76,51 @@ type Reservation struct {
 	// tell leaves them nil.
 	Components []Component
 	Details    []Detail
+	// Line is what one long sequence takes, for an engine whose blocks are too
+	// large for the bytes of the next few tokens to tell; nil otherwise.
+	Line *Line
 	// Refusal says why the engine would not start with this request: empty
 	// when it would.
 	Refusal  string
 	Warnings []string
+}
+
+// A Line is Fixed + PerToken x S bytes over all devices, which a sequence of S
+// tokens takes once its windows are full, up to one block of each group.
+type Line struct {
+	Fixed    int64
+	PerToken float64
+}
+
+// LongLine is the line of one sequence of the request: the engine's own, or
+// measured over the next 2^20 tokens, which all pads and pages divide.
+func LongLine(e Engine, req Request) (Line, error) {
+	req.Sequences = 1
+	r, err := e.Reserve(req)
+	if err != nil {
+		return Line{}, err
+	}
+	if r.Line != nil {
+		return *r.Line, nil
+	}
+	here, err := r.Total()
+	if err != nil {
+		return Line{}, err
+	}
+	const span = 1 << 20
+	context := req.Context
+	if req.Context, err = sum(context, span); err != nil {
+		return Line{}, err
+	}
+	if r, err = e.Reserve(req); err != nil {
+		return Line{}, err
+	}
+	there, err := r.Total()
+	if err != nil {
+		return Line{}, err
+	}
+	perToken := float64(there-here) / span
+	return Line{Fixed: here - int64(math.Round(perToken*float64(context))), PerToken: perToken}, nil
 }
 
 // The names of components.

@@ -31,6 +31,7 @@ func LlamaCpp() Engine {
 		},
 		Scheme:         llamaScheme,
 		DefaultSchemes: []string{"f16", "q8_0", "q8_0:q5_1", "q8_0:q4_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"},
+		Variants:       []string{"swa-full=yes"},
 		Reserve:        reserveLlamaCpp,
 	}
 }

@@ -34,7 +34,9 @@ func VLLM() Engine {
 		},
 		Scheme:         vllmScheme,
 		DefaultSchemes: []string{"auto", "fp8", "int8_per_token_head", "int4_per_token_head", "nvfp4"},
+		Variants:       []string{"hybrid=no"},
 		Reserve:        reserveVLLM,
+		Explain:        explainVLLM,
 	}
 }
 
@@ -625,8 +627,11 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan)
 	r.Padding = max(reserved-held, 0)
 	part(PaddingBytes).Bytes = r.Padding
 	r.Components = listComponents(parts)
-	r.Details = vllmDetails(req, plan, model, blocks, total)
+	r.Details, r.Line = vllmDetails(plan, model, blocks, total), plan.line(&c, req.TP)
 	r.Warnings = vllmWarnings(req, o, model, plan)
+	if c.err != nil {
+		return Reservation{}, c.err
+	}
 	if plan.refusal != nil {
 		r.Refusal = plan.refusal.text(plan.maxModelLen)
 	} else if req.Context > plan.maxModelLen {
@@ -661,7 +666,7 @@ func vllmContent(c *calc, l vllmLayers, t vllmCacheType) (k, v, scales int64) {
 
 // vllmDetails are the plan's figures in vLLM's terms, those of one rank unless
 // they say otherwise.
-func vllmDetails(req Request, plan vllmPlan, model vllmModel, blocks []int64, total int64) []Detail {
+func vllmDetails(plan vllmPlan, model vllmModel, blocks []int64, total int64) []Detail {
 	var kinds, sizes, perGroup, layers []string
 	for i, g := range plan.groups {
 		n := int64(0)
@@ -684,28 +689,6 @@ func vllmDetails(req Request, plan vllmPlan, model vllmModel, blocks []int64, to
 		{"padding_layers", "padding layers", plan.padding},
 		{"blocks_per_request_by_group", "blocks of a request, by group", list(perGroup)},
 		{"blocks_per_request", "blocks of a request", total},
-	}
-	// A long request takes fixed + slope x tokens, and at most a block a group
-	// more: windows and states no longer grow.
-	var c calc
-	fixed, slope := int64(0), 0.0
-	all := int64(0)
-	for _, width := range plan.bytesPerBlock {
-		all = c.add(all, c.mul(width, req.TP))
-	}
-	const long = 1 << 40
-	for _, g := range plan.groups {
-		l := plan.layers[g.specs[0]]
-		if l.Kind.keepsAll() {
-			slope += float64(all) / float64(l.Block)
-		} else {
-			fixed = c.add(fixed, c.mul(all, l.blocks(&c, plan.request, long)))
-		}
-	}
-	if c.err == nil {
-		d = append(d,
-			Detail{"long_fixed_bytes", "bytes of a long request whatever its tokens, all devices", fixed},
-			Detail{"long_bytes_per_token", "and of each of its tokens", slope})
 	}
 	if plan.numBlocks > 0 {
 		d = append(d,

@@ -254,6 +254,25 @@ func (l vllmLayers) blocks(c *calc, req vllmRequest, tokens int64) int64 {
 	return ceilDiv(tokens, l.Block)
 }
 
+// line is what a long request takes over so many tensor parallel ranks: windows
+// and states no longer grow, full layers by their blocks.
+func (p vllmPlan) line(c *calc, tp int64) *Line {
+	all := int64(0)
+	for _, width := range p.bytesPerBlock {
+		all = c.add(all, c.mul(width, tp))
+	}
+	const long = 1 << 40 // tokens, beyond any window
+	var line Line
+	for _, g := range p.groups {
+		if l := p.layers[g.specs[0]]; l.Kind.keepsAll() {
+			line.PerToken += float64(all) / float64(l.Block)
+		} else {
+			line.Fixed = c.add(line.Fixed, c.mul(all, l.blocks(c, p.request, long)))
+		}
+	}
+	return &line
+}
+
 // longest is the longest request of at most maxModelLen tokens whose blocks
 // fit the bytes on a stage; 0 when not even one token does.
 func (p vllmPlan) longest(stage int, bytes int64) (int64, error) {
