@@ -29,6 +29,7 @@ type CPU struct {
 
 // A Dump is one layer that was measured.
 type Dump struct {
+	Name         string   `json:"dump"` // as in rows
 	Path         string   `json:"path"`
 	Layer        int      `json:"layer"`
 	Tokens       int      `json:"tokens"`

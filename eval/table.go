@@ -89,7 +89,7 @@ func (t *table) add(ctx context.Context, m *measurement) error {
 func dumpOf(m *measurement) Dump {
 	l := m.layer
 	d := Dump{
-		Path: l.Path, Layer: l.Number, Tokens: l.Tokens, KVHeads: l.KVHeads, QueryHeads: l.QueryHeads,
+		Name: l.Dump, Path: l.Path, Layer: l.Number, Tokens: l.Tokens, KVHeads: l.KVHeads, QueryHeads: l.QueryHeads,
 		HeadDim: l.DimK, DType: l.DType, Queries: m.queriesName(), QueryRows: len(m.queries), FactsAssumed: l.Assumed,
 	}
 	if l.DimV != l.DimK {

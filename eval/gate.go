@@ -1,0 +1,281 @@
+package eval
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A UsageError is a check that cannot be asked as it stands.
+type UsageError struct {
+	Reason string
+	Hint   string // what to do; may be empty
+}
+
+func (e *UsageError) Error() string { return e.Reason }
+
+// A Condition is FIELD (> | >= | < | <=) NUMBER over rows or summaries.
+type Condition struct {
+	Text  string
+	Field string // by its JSON name
+	op    string
+	value float64
+	// summary is set for a field of summaries only, or one written "summary.FIELD".
+	summary bool
+}
+
+// ParseCondition reads a condition such as "kl_mean>0.01". The error is a
+// *UsageError.
+func ParseCondition(text string) (Condition, error) {
+	c := Condition{Text: strings.Join(strings.Fields(text), "")}
+	fail := func(format string, args ...any) (Condition, error) {
+		return Condition{}, &UsageError{Reason: fmt.Sprintf("%q: ", text) + fmt.Sprintf(format, args...), Hint: "FIELD, one of > >= < <=, and a number, as in 'kl_mean>0.01'"}
+	}
+	i := strings.IndexAny(c.Text, "<>")
+	if i < 0 {
+		return fail("no comparison")
+	}
+	c.Field, c.op = c.Text[:i], c.Text[i:i+1]
+	number := c.Text[i+1:]
+	if rest, ok := strings.CutPrefix(number, "="); ok {
+		c.op, number = c.op+"=", rest
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil || v != v {
+		return fail("%q is no number", number)
+	}
+	c.value = v
+	name, explicit := strings.CutPrefix(c.Field, "summary.")
+	c.Field, c.summary = name, explicit
+	rows, summaries := fieldNames(reflect.TypeFor[Row]()), fieldNames(reflect.TypeFor[Summary]())
+	if !explicit && !slices.Contains(rows, name) {
+		c.summary = true
+	}
+	if c.summary && !slices.Contains(summaries, name) {
+		_, err := fail("no field %q", c.Field)
+		err.(*UsageError).Hint = "fields are " + strings.Join(rows, ", ") + "; of summaries also " +
+			strings.Join(slices.DeleteFunc(summaries, func(s string) bool { return slices.Contains(rows, s) }), ", ")
+		return Condition{}, err
+	}
+	return c, nil
+}
+
+// holds reports whether the condition is true of v.
+func (c Condition) holds(v float64) bool {
+	switch c.op {
+	case ">":
+		return v > c.value
+	case ">=":
+		return v >= c.value
+	case "<":
+		return v < c.value
+	}
+	return v <= c.value
+}
+
+// fieldNames lists the JSON names of a struct's numbers.
+func fieldNames(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		f := t.Field(i).Type
+		if f.Kind() == reflect.Pointer {
+			f = f.Elem()
+		}
+		switch f.Kind() {
+		case reflect.Int, reflect.Int64, reflect.Float64:
+			names = append(names, jsonName(t.Field(i)))
+		}
+	}
+	return names
+}
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// fieldValue returns the number of a row or summary by its JSON name, nil where
+// it is absent.
+func fieldValue(row any, name string) *float64 {
+	v := reflect.ValueOf(row).Elem()
+	for i := range v.NumField() {
+		if jsonName(v.Type().Field(i)) != name {
+			continue
+		}
+		f := v.Field(i)
+		if f.Kind() == reflect.Pointer {
+			if f.IsNil() {
+				return nil
+			}
+			f = f.Elem()
+		}
+		if f.CanInt() {
+			return figure(float64(f.Int()))
+		}
+		return figure(f.Float())
+	}
+	return nil
+}
+
+// attentionField reports whether a figure rests on queries.
+func attentionField(name string) bool {
+	return strings.HasPrefix(name, "kl_") || strings.HasPrefix(name, "residual_") || name == "output_nmse" || name == "top1_flip_rate" || name == "worst_layer"
+}
+
+// proxyError refuses a check on attention figures of stand-in queries.
+func proxyError(what string) error {
+	return &UsageError{
+		Reason: what + " rests on attention figures, and the dump has no queries: keys stand in for them",
+		Hint:   "capture q, check k_centered_nmse or v_nmse, or pass --allow-proxy",
+	}
+}
+
+// FailIf checks conditions on every row of r, or every summary. A check failed
+// where its condition holds; one whose figure is absent from a row says so.
+// Errors are *UsageError: a figure absent from every row, or an attention figure
+// of stand-in queries without allowProxy.
+func FailIf(r *Report, conditions []Condition, allowProxy bool) ([]Check, error) {
+	var checks []Check
+	for _, c := range conditions {
+		found := false
+		add := func(row any, queries string, check Check) error {
+			if attentionField(c.Field) && queries == Proxy && !allowProxy {
+				return proxyError(c.Text)
+			}
+			check.Check = c.Text
+			check.Value = fieldValue(row, c.Field)
+			if check.Value == nil {
+				check.Note = c.Field + " is absent"
+			} else {
+				found = true
+				check.Failed = c.holds(*check.Value)
+			}
+			checks = append(checks, check)
+			return nil
+		}
+		if c.summary {
+			for i := range r.Summary {
+				s := &r.Summary[i]
+				if err := add(s, s.Queries, Check{Scheme: s.Scheme}); err != nil {
+					return nil, err
+				}
+			}
+		} else {
+			for i := range r.Rows {
+				row := &r.Rows[i]
+				if err := add(row, row.Queries, Check{Dump: row.Dump, Scheme: row.Scheme, Layer: &row.Layer, KVHead: row.KVHead}); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if !found {
+			return nil, &UsageError{
+				Reason: fmt.Sprintf("%s: no row has %s", c.Text, c.Field),
+				Hint:   "it may belong to the other side, need a bench run, or need what the dump does not hold",
+			}
+		}
+	}
+	return checks, nil
+}
+
+// baselineFields are the figures that a comparison looks at.
+var baselineFields = []string{"kl_mean", "kl_p99", "k_centered_nmse", "v_nmse", "output_nmse"}
+
+// baselineSlack is what a figure may grow whatever its size.
+const baselineSlack = 1e-9
+
+// CompareBaseline holds r against an earlier report of the same dumps, matching
+// rows by dump, layer, k and v (and KV head). A figure is worse when it exceeds
+// the old one by more than the share tolerance and 1e-9; bytes must be equal; a
+// row that r does not have fails. Only such checks are returned; notices name
+// rows that the baseline does not have. Errors: queries sampled differently, and
+// a *UsageError for attention figures of stand-in queries without allowProxy.
+func CompareBaseline(r, baseline *Report, tolerance float64, allowProxy bool) (checks []Check, notices []string, err error) {
+	if baseline.Schema != Schema {
+		return nil, nil, fmt.Errorf("baseline is of schema %q, want %q", baseline.Schema, Schema)
+	}
+	for _, d := range r.Dumps {
+		if d.Queries == Proxy && !allowProxy {
+			return nil, nil, proxyError("the comparison with a baseline")
+		}
+	}
+	type settings struct {
+		queries string
+		rows    int
+	}
+	type place struct {
+		dump  string
+		layer int
+	}
+	of := func(r *Report) map[place]settings {
+		all := map[place]settings{}
+		for _, d := range r.Dumps {
+			all[place{d.Name, d.Layer}] = settings{d.Queries, d.QueryRows}
+		}
+		return all
+	}
+	have := of(r)
+	for where, old := range of(baseline) {
+		if now, ok := have[where]; ok && now != old {
+			return nil, nil, fmt.Errorf("%s: layer %d: the baseline was measured with %d %s query positions, this run with %d %s ones: the same --queries is needed",
+				where.dump, where.layer, old.rows, old.queries, now.rows, now.queries)
+		}
+	}
+	type key struct {
+		place
+		k, v string
+		head int
+	}
+	keyOf := func(row *Row) key {
+		head := -1
+		if row.KVHead != nil {
+			head = *row.KVHead
+		}
+		return key{place{row.Dump, row.Layer}, row.K, row.V, head}
+	}
+	now := map[key]*Row{}
+	for i := range r.Rows {
+		now[keyOf(&r.Rows[i])] = &r.Rows[i]
+	}
+	seen := map[key]bool{}
+	for i := range baseline.Rows {
+		old := &baseline.Rows[i]
+		seen[keyOf(old)] = true
+		check := Check{Dump: old.Dump, Scheme: old.Scheme, Layer: &old.Layer, KVHead: old.KVHead, Failed: true}
+		row := now[keyOf(old)]
+		if row == nil {
+			check.Check, check.Note = "baseline", "the row is missing from this run"
+			checks = append(checks, check)
+			continue
+		}
+		for _, name := range baselineFields {
+			before, after := fieldValue(old, name), fieldValue(row, name)
+			if before == nil || after != nil && *after <= float64(*before*(1+tolerance))+baselineSlack {
+				continue
+			}
+			check := check
+			check.Check, check.Baseline, check.Value = name, before, after
+			if after == nil {
+				check.Note = name + " is absent"
+			}
+			checks = append(checks, check)
+		}
+		if row.Bytes != old.Bytes {
+			check.Check, check.Baseline, check.Value = "bytes", figure(float64(old.Bytes)), figure(float64(row.Bytes))
+			checks = append(checks, check)
+		}
+	}
+	for i := range r.Rows {
+		if row := &r.Rows[i]; !seen[keyOf(row)] {
+			notices = append(notices, fmt.Sprintf("%s: layer %d: %s is not in the baseline", row.Dump, row.Layer, row.Scheme))
+		}
+	}
+	return checks, notices, nil
+}
+
+// AnyFailed reports whether a check failed.
+func AnyFailed(checks []Check) bool {
+	return slices.ContainsFunc(checks, func(c Check) bool { return c.Failed })
+}

@@ -1,0 +1,149 @@
+package eval
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestParseCondition(t *testing.T) {
+	for text, want := range map[string]Condition{
+		"kl_mean>0.01":         {Field: "kl_mean", op: ">", value: 0.01},
+		" kl_p99 >= 1e-3 ":     {Field: "kl_p99", op: ">=", value: 1e-3},
+		"bytes<100":            {Field: "bytes", op: "<", value: 100},
+		"k_sqnr_db<=-3":        {Field: "k_sqnr_db", op: "<=", value: -3},
+		"residual_sum>1":       {Field: "residual_sum", op: ">", value: 1, summary: true},
+		"summary.kl_mean>0.01": {Field: "kl_mean", op: ">", value: 0.01, summary: true},
+	} {
+		got, err := ParseCondition(text)
+		want.Text = got.Text
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "kl_mean", "kl_mean=1", "kl_mean>", "kl_mean>x", "kl_mean>nan", "klmean>1", "scheme>1", "summary.k_mse>1", ">1", "kl_mean=>1", "online>0"} {
+		var usage *UsageError
+		if c, err := ParseCondition(text); !errors.As(err, &usage) {
+			t.Errorf("%q: %+v, %v, want a usage error", text, c, err)
+		}
+	}
+}
+
+// twoRows is a report of two rows on layer 3, the second without kl_mean.
+func twoRows() *Report {
+	kl, nmse, head := 0.02, 1e-4, 3
+	return &Report{
+		Schema:  Schema,
+		Dumps:   []Dump{{Name: "a.npy", Layer: 3, Queries: Captured, QueryRows: 64}},
+		Rows:    []Row{{Dump: "a.npy", Layer: 3, Scheme: "x", K: "x", V: "x", Bytes: 100, Queries: Captured, KLMean: &kl}, {Dump: "a.npy", Layer: 3, Scheme: "exact:y", K: Exact, V: "y", Bytes: 50, Queries: Captured, VNMSE: &nmse}},
+		Summary: []Summary{{Scheme: "x", KLMean: &kl, WorstLayer: &head, Queries: Captured}},
+	}
+}
+
+func failIf(t *testing.T, r *Report, allowProxy bool, texts ...string) ([]Check, error) {
+	t.Helper()
+	var conditions []Condition
+	for _, text := range texts {
+		c, err := ParseCondition(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conditions = append(conditions, c)
+	}
+	return FailIf(r, conditions, allowProxy)
+}
+
+func TestFailIf(t *testing.T) {
+	r := twoRows()
+	checks, err := failIf(t, r, false, "kl_mean>0.01")
+	if err != nil || len(checks) != 2 || !checks[0].Failed || checks[1].Failed || checks[1].Note == "" || !AnyFailed(checks) {
+		t.Errorf("checks %+v, %v: want the first failed, the second absent", checks, err)
+	}
+	for text, failed := range map[string]bool{"kl_mean>=0.02": true, "kl_mean>0.02": false, "bytes<51": true, "bytes<=49": false, "summary.kl_mean>0.01": true, "worst_layer<3": false} {
+		checks, err := failIf(t, r, false, text)
+		if err != nil || AnyFailed(checks) != failed {
+			t.Errorf("%s: failed %t, %v, want %t", text, AnyFailed(checks), err, failed)
+		}
+	}
+	var usage *UsageError
+	if _, err := failIf(t, r, false, "kl_p99>1"); !errors.As(err, &usage) {
+		t.Errorf("a field absent everywhere: %v, want a usage error", err)
+	}
+	for i := range r.Rows {
+		r.Rows[i].Queries = Proxy
+	}
+	if _, err := failIf(t, r, false, "kl_mean>0.01"); !errors.As(err, &usage) {
+		t.Errorf("stand-in queries: %v, want a usage error", err)
+	}
+	if checks, err := failIf(t, r, true, "kl_mean>0.01"); err != nil || !AnyFailed(checks) {
+		t.Errorf("stand-in queries allowed: %+v, %v", checks, err)
+	}
+	if _, err := failIf(t, r, false, "v_nmse>0.01"); err != nil {
+		t.Errorf("a tensor figure of stand-in queries: %v", err)
+	}
+}
+
+func TestCompareBaseline(t *testing.T) {
+	change := func(f func(r *Report)) *Report {
+		r := twoRows()
+		f(r)
+		return r
+	}
+	compare := func(now, old *Report, tolerance float64) string {
+		checks, notices, err := CompareBaseline(now, old, tolerance, false)
+		if err != nil {
+			return err.Error()
+		}
+		var all []string
+		for _, c := range checks {
+			if !c.Failed {
+				t.Errorf("%+v did not fail", c)
+			}
+			all = append(all, c.Scheme+" "+c.Check)
+		}
+		if len(notices) > 0 {
+			all = append(all, "notices")
+		}
+		return strings.Join(all, ", ")
+	}
+	kl := func(v float64) *Report { return change(func(r *Report) { r.Rows[0].KLMean = &v }) }
+	for _, c := range []struct {
+		name      string
+		now, old  *Report
+		tolerance float64
+		want      string
+	}{
+		{"the same", twoRows(), twoRows(), 0, ""},
+		{"better", kl(0.01), twoRows(), 0, ""},
+		{"worse", kl(0.0201), twoRows(), 0, "x kl_mean"},
+		{"worse within the tolerance", kl(0.0201), twoRows(), 0.01, ""},
+		{"worse beyond it", kl(0.0203), twoRows(), 0.01, "x kl_mean"},
+		{"worse by rounding", kl(0.02 + 5e-10), twoRows(), 0, ""},
+		{"no figure any more", change(func(r *Report) { r.Rows[0].KLMean = nil }), twoRows(), 0, "x kl_mean"},
+		{"a figure more", twoRows(), change(func(r *Report) { r.Rows[0].KLMean = nil }), 0, ""},
+		{"fewer bytes", change(func(r *Report) { r.Rows[1].Bytes-- }), twoRows(), 1, "exact:y bytes"},
+		{"a row missing", change(func(r *Report) { r.Rows = r.Rows[:1] }), twoRows(), 0, "exact:y baseline"},
+		{"a row more", twoRows(), change(func(r *Report) { r.Rows = r.Rows[:1] }), 0, "notices"},
+		{"bandwidth", change(func(r *Report) { r.Rows[0].DecodeGBps = figure(1) }), change(func(r *Report) { r.Rows[0].DecodeGBps = figure(9) }), 0, ""},
+	} {
+		if got := compare(c.now, c.old, c.tolerance); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	if got := compare(twoRows(), change(func(r *Report) { r.Dumps[0].QueryRows = 32 }), 0); !strings.Contains(got, "--queries") {
+		t.Errorf("other queries: %q", got)
+	}
+	// A baseline is what --format json wrote.
+	text, err := json.Marshal(twoRows())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old Report
+	if err := json.Unmarshal(text, &old); err != nil {
+		t.Fatal(err)
+	}
+	if got := compare(twoRows(), &old, 0); got != "" {
+		t.Errorf("through JSON: %q", got)
+	}
+}
