@@ -315,3 +315,12 @@ func FromF32(dst []float32, src []byte) {
 		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
 	}
 }
+
+// PutF16 writes one value as ToF16 does.
+func PutF16(dst []byte, v float32) { binary.LittleEndian.PutUint16(dst, f16(v)) }
+
+// GetF16 reads one value as FromF16 does.
+func GetF16(src []byte) float32 { return fromF16(binary.LittleEndian.Uint16(src)) }
+
+// GetE4M3 reads one value as FromE4M3 does.
+func GetE4M3(code byte) float32 { return fromE4M3(code) }

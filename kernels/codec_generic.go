@@ -287,13 +287,17 @@ func f8(v float32, bias, mantissa uint32, largest float32) uint8 {
 
 func fromE4M3Generic(dst []float32, src []byte) {
 	for i, b := range src {
-		// Read as a half float the exponent is 8 too small.
-		half := uint16(b&0x80)<<8 | uint16(b&0x7f)<<7
-		if b&0x7f == 0x7f {
-			half |= 0x7e00
-		}
-		dst[i] = fromF16(half) * 256
+		dst[i] = fromE4M3(b)
 	}
+}
+
+// fromE4M3 reads b as a half float, whose exponent is 8 larger.
+func fromE4M3(b byte) float32 {
+	half := uint16(b&0x80)<<8 | uint16(b&0x7f)<<7
+	if b&0x7f == 0x7f {
+		half |= 0x7e00
+	}
+	return fromF16(half) * 256
 }
 
 func fromE5M2Generic(dst []float32, src []byte) {

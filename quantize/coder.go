@@ -44,11 +44,13 @@ type Encoded struct {
 
 // Size returns the bytes of e. What PerTensor stores once counts with head 0.
 func (e *Encoded) Size() Size {
+	rowData, rowMetadata := e.Scheme.rowBytes(e.Dim)
+	rows := int64(len(e.Codes) / (rowData + rowMetadata))
 	size := Size{
-		Data:     int64(len(e.Codes) + len(e.Window)),
-		Metadata: int64(len(e.Means)),
+		Data:     rows*int64(rowData) + int64(len(e.Window)),
+		Metadata: rows*int64(rowMetadata) + int64(len(e.Means)),
 	}
-	if e.Scheme.Share != PerTensor || e.Index == 0 {
+	if !e.Scheme.Calibrated() || e.Index == 0 {
 		size.Metadata += int64(len(e.Scales) + len(e.Offsets) + len(e.ZeroPoints))
 	}
 	return size
@@ -66,8 +68,7 @@ func (e *Encoded) Append(dst []byte) []byte {
 // rows returns the range of tokens that are stored as codes.
 func (e *Encoded) rows() (first, end int) { return e.sink, e.Tokens - e.recent }
 
-// A Calibration is what a tensor's heads store in common: for PerTensor, the
-// range of all values. The zero value has seen no head.
+// A Calibration is what a tensor's heads store in common: the range of all values. The zero value has seen no head.
 type Calibration struct {
 	lo, hi float32
 	seen   bool
@@ -137,10 +138,13 @@ func (c *Coder) Encode(e *Encoded, head Head, calibration *Calibration) error {
 	if c.scheme.Calibrated() && (calibration == nil || !calibration.seen && len(values) > 0) {
 		panic("quantize: scheme " + c.scheme.Name() + " encodes before it has observed the tensor")
 	}
-	e.Codes = resize(e.Codes, len(values)/max(head.Dim, 1)*c.scheme.rowBytes(head.Dim))
-	if c.scheme.Format.Class == Plain {
+	e.Codes = resize(e.Codes, len(values)/max(head.Dim, 1)*c.scheme.codeBytes(head.Dim))
+	switch c.scheme.Format.Class {
+	case Plain:
 		e.Scales, e.Offsets, e.ZeroPoints = e.Scales[:0], e.Offsets[:0], e.ZeroPoints[:0]
-		return c.encodePlain(e, values)
+		return c.encodeFloats(e, e.Codes, values, e.sink, c.scheme.Format)
+	case Block:
+		return c.encodeBlocks(e, values, calibration)
 	}
 	return c.encodeScaled(e, values, calibration)
 }
@@ -152,9 +156,12 @@ func (c *Coder) Decode(dst []float32, e *Encoded) {
 	}
 	first, end := e.rows()
 	values := dst[first*e.Dim : end*e.Dim]
-	if c.scheme.Format.Class == Plain {
+	switch c.scheme.Format.Class {
+	case Plain:
 		c.scheme.Format.decode(values, e.Codes)
-	} else {
+	case Block:
+		c.decodeBlocks(values, e)
+	default:
 		c.decodeScaled(values, e)
 	}
 	c.restore(dst, e)
@@ -247,11 +254,6 @@ func (c *Coder) encodeFloats(e *Encoded, dst []byte, values []float32, first int
 		f.encode(dst[at*width:(at+len(page))*width], page)
 	}
 	return nil
-}
-
-// encodePlain stores values in the scheme's own float type.
-func (c *Coder) encodePlain(e *Encoded, values []float32) error {
-	return c.encodeFloats(e, e.Codes, values, e.sink, c.scheme.Format)
 }
 
 // center subtracts from each channel of rows its mean, a float64 sum in the

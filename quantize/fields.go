@@ -14,7 +14,7 @@ func (e *Encoded) CodedRows() (first, end int) { return e.rows() }
 // first coded row, one byte each. Only for Integer formats; the codes of 8-bit
 // floats are bytes already.
 func (e *Encoded) Fields(dst []uint8, row int) {
-	width := e.Scheme.rowBytes(e.Dim)
+	width := e.Scheme.codeBytes(e.Dim)
 	unpackRows(dst, e.Codes[row*width:(row+len(dst)/e.Dim)*width], e.Dim, e.Scheme.Format.Bits)
 }
 

@@ -91,7 +91,7 @@ func (p parser) base(text string) (*Scheme, error) {
 	if text == "" {
 		return nil, p.fail("", "a scheme is missing")
 	}
-	if f := formatNamed(text); f != nil && f.Class == Plain {
+	if f := formatNamed(text); f != nil && (f.Class == Plain || f.Class == Block) {
 		return &Scheme{Format: f}, nil
 	}
 	body, meta, hasMeta := strings.Cut(text, "@")
@@ -100,6 +100,9 @@ func (p parser) base(text string) (*Scheme, error) {
 	f := formatNamed(words[0])
 	if f == nil {
 		return nil, p.unknown("scheme", text, formatNames())
+	}
+	if f.Class == Block {
+		return nil, p.fail("", "%s is a fixed block format: it takes no zero form, sharing, group or scale type", f.Name)
 	}
 	if f.Class == Plain {
 		return nil, p.fail("", "%s stores each value on its own: it takes no zero form, sharing, group or scale type", f.Name)
@@ -230,6 +233,8 @@ func (p parser) combine(s *Scheme, m Modifier) error {
 		return p.fail("put +outlier behind "+name, "+outlier takes the largest of what is encoded: %s would change it afterwards", name)
 	case s.Format.Class == Plain && (m.Kind == Outlier || m.Kind == Clip):
 		return p.fail("", "%s has no scale: %s has no range to shrink", s.Format.Name, name)
+	case s.Format.Class == Block && (m.Kind == Outlier || m.Kind == Clip):
+		return p.fail("", "%s fixes how a block's scale follows from its values: %s would be another format", s.Format.Name, name)
 	case m.Kind == Recent && s.Share == PerChannel && s.Group > 0 && m.N%s.Group != 0:
 		return p.fail("", "+recent%d is not a multiple of the group of %d tokens: groups leave the window whole", m.N, s.Group)
 	}

@@ -96,7 +96,7 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 	case ZP:
 		e.ZeroPoints = resize(e.ZeroPoints, n)
 	}
-	rowBytes := s.rowBytes(dim)
+	rowBytes := s.codeBytes(dim)
 	return s.eachBlock(rows, dim, func(row, end, scale, scaleEnd int) error {
 		block := values[row*dim : end*dim]
 		c.lo, c.hi = resize(c.lo, scaleEnd-scale), resize(c.hi, scaleEnd-scale)
@@ -276,7 +276,7 @@ func (c *Coder) loadScales(e *Encoded, scale, scaleEnd int) {
 // encodeBlock writes the codes of a block whose scales are in c.affine.
 func (c *Coder) encodeBlock(codes []byte, block []float32, dim int) {
 	s := c.scheme
-	rowBytes := s.rowBytes(dim)
+	rowBytes := s.codeBytes(dim)
 	eachPage(len(block), dim, func(at, end int) {
 		values := block[at:end]
 		bytes := codes[at/dim*rowBytes : end/dim*rowBytes]
@@ -313,7 +313,7 @@ func (c *Coder) encodeBlock(codes []byte, block []float32, dim int) {
 // decodeScaled writes the values of e's codes.
 func (c *Coder) decodeScaled(values []float32, e *Encoded) {
 	s, dim := c.scheme, e.Dim
-	rowBytes := s.rowBytes(dim)
+	rowBytes := s.codeBytes(dim)
 	s.eachBlock(len(values)/dim, dim, func(row, end, scale, scaleEnd int) error {
 		c.loadScales(e, scale, scaleEnd)
 		block := values[row*dim : end*dim]

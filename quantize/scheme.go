@@ -17,6 +17,7 @@ const (
 	Plain   Class = iota // each value on its own, in a float type
 	Scaled               // value/scale in an 8-bit float type, a scale per sharing unit
 	Integer              // codes of 2 to 8 bits, a scale per sharing unit
+	Block                // blocks of a row with their scales, as a named format lays them out
 )
 
 // A Format is what one element becomes: a row of the registry.
@@ -29,6 +30,7 @@ type Format struct {
 	largest  float32 // finite value of a Scaled format
 	overflow float32 // magnitude from which a Plain format rounds to infinity; 0: never
 	instead  string  // what holds such a value
+	block    *block  // of a Block format
 	encode   func(dst []byte, x []float32)
 	decode   func(dst []float32, src []byte)
 }
@@ -55,6 +57,22 @@ var formats = []*Format{
 	{Name: "int4", Class: Integer, Bits: 4, Doc: "4-bit integers"},
 	{Name: "int3", Class: Integer, Bits: 3, Doc: "3-bit integers"},
 	{Name: "int2", Class: Integer, Bits: 2, Doc: "2-bit integers"},
+	{Name: "q8_0", Class: Block, Bits: 8, Doc: "ggml: 32 channels, f16 scale max|x|/127",
+		block: &block{elements: 32, metadata: 2, encode: encodeQ8_0, decode: decodeQ8_0}},
+	{Name: "q5_1", Class: Block, Bits: 5, Doc: "ggml: 32 channels, f16 scale and minimum",
+		block: &block{elements: 32, metadata: 4, encode: encodeQ5_1, decode: decodeQ5_1}},
+	{Name: "q5_0", Class: Block, Bits: 5, Doc: "ggml: 32 channels, f16 scale, the extreme at -16",
+		block: &block{elements: 32, metadata: 2, encode: encodeQ5_0, decode: decodeQ5_0}},
+	{Name: "q4_1", Class: Block, Bits: 4, Doc: "ggml: 32 channels, f16 scale and minimum",
+		block: &block{elements: 32, metadata: 4, encode: encodeQ4_1, decode: decodeQ4_1}},
+	{Name: "q4_0", Class: Block, Bits: 4, Doc: "ggml: 32 channels, f16 scale, the extreme at -8",
+		block: &block{elements: 32, metadata: 2, encode: encodeQ4_0, decode: decodeQ4_0}},
+	{Name: "iq4_nl", Class: Block, Bits: 4, Doc: "ggml: 32 channels, f16 scale, 16 values not evenly spaced",
+		block: &block{elements: 32, metadata: 2, encode: encodeIQ4NL, decode: decodeIQ4NL}},
+	{Name: "mxfp4", Class: Block, Bits: 4, Doc: "OCP MXFP4 and ggml: 32 channels, e2m1 codes, exponent ⌊log2 max|x|⌋−2",
+		block: &block{elements: 32, metadata: 1, encode: encodeMXFP4(func(v float32) int { return floorLog2(v) - 2 }), decode: decodeMXFP4}},
+	{Name: "nvfp4", Class: Block, Bits: 4, Doc: "ggml: 64 channels, e2m1 codes, an e4m3 scale max|x|/6 for each 16",
+		block: &block{elements: 64, metadata: 4, encode: encodeNVFP4, decode: decodeNVFP4}},
 }
 
 // A Zero is how an integer format places zero.
@@ -170,11 +188,11 @@ func (f *Format) defaultMeta() Meta {
 // tokens yet to come. Groups of tokens can once a recent window keeps their
 // tokens until the group is full.
 func (s *Scheme) Online() bool {
-	if s.has(Center) {
+	if s.has(Center) || s.Calibrated() {
 		return false
 	}
 	switch s.Share {
-	case PerTensor, PerHead:
+	case PerHead:
 		return false
 	case PerChannel:
 		return s.Group > 0 && s.has(Recent)
@@ -184,7 +202,9 @@ func (s *Scheme) Online() bool {
 
 // Calibrated reports whether encoding a head needs to have seen all heads of
 // the tensor before: see Coder.Observe.
-func (s *Scheme) Calibrated() bool { return s.Share == PerTensor }
+func (s *Scheme) Calibrated() bool {
+	return s.Share == PerTensor || s.Format.block != nil && s.Format.block.tensor
+}
 
 func (s *Scheme) has(kind ModifierKind) bool {
 	return slices.ContainsFunc(s.Modifiers, func(m Modifier) bool { return m.Kind == kind })

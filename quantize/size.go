@@ -3,6 +3,8 @@ package quantize
 import (
 	"fmt"
 	"math/bits"
+
+	"kvq/kernels"
 )
 
 // A Shape is that of one tensor: keys or values of one layer.
@@ -30,18 +32,15 @@ func (s *Scheme) Size(shape Shape) (Size, error) {
 	heads, tokens, dim := int64(shape.Heads), int64(shape.Tokens), int64(shape.Dim)
 	sink, recent := s.windows(tokens)
 	rows := tokens - sink - recent
+	rowData, rowMetadata := s.rowBytes(shape.Dim)
 	size := Size{
-		Data: n.add(n.mul(heads, rows, int64(s.rowBytes(shape.Dim))), n.mul(heads, sink+recent, dim, windowBytes)),
+		Data: n.add(n.mul(heads, rows, int64(rowData)), n.mul(heads, sink+recent, dim, windowBytes)),
 	}
-	scales := heads
-	if s.Share == PerTensor {
-		scales = 1
+	owners := heads
+	if s.Calibrated() {
+		owners = min(heads, 1)
 	}
-	scales = n.mul(scales, s.scales(rows, dim))
-	if shape.Heads == 0 {
-		scales = 0
-	}
-	size.Metadata = n.mul(scales, int64(s.scaleBytes()))
+	size.Metadata = n.add(n.mul(heads, rows, int64(rowMetadata)), n.mul(owners, s.scales(rows, dim), int64(s.scaleBytes())))
 	if s.has(Center) {
 		size.Metadata = n.add(size.Metadata, n.mul(heads, dim, meanBytes))
 	}
@@ -67,7 +66,8 @@ func (s *Scheme) AsymptoticBits(dim int) (float64, error) {
 	if err := s.CheckDim(dim); err != nil {
 		return 0, err
 	}
-	bytes := float64(s.rowBytes(dim))
+	rowData, rowMetadata := s.rowBytes(dim)
+	bytes := float64(rowData + rowMetadata)
 	switch {
 	case s.Share == PerToken:
 		bytes += float64(s.scales(1, int64(dim)) * int64(s.scaleBytes()))
@@ -88,6 +88,8 @@ func (s *Scheme) CheckDim(dim int) error {
 	case s.Share == PerToken && s.Group > dim:
 		return fail("leave the group out to share over the whole row",
 			"the group of %d channels is wider than the head of %d", s.Group, dim)
+	case s.Format.Class == Block && dim%s.Format.blockElements(dim) != 0:
+		return fail("", "its blocks of %d channels do not divide the head of %d", s.Format.block.elements, dim)
 	case s.has(Hadamard) && s.modifier(Hadamard) > 0 && dim%s.modifier(Hadamard) != 0:
 		return fail(fmt.Sprintf("+hadamard alone takes %d", hadamardBlock(dim)),
 			"blocks of %d channels do not divide the head of %d", s.modifier(Hadamard), dim)
@@ -99,13 +101,32 @@ func (s *Scheme) CheckDim(dim int) error {
 const (
 	windowBytes = 2 // a value of a token kept in f16
 	meanBytes   = 4 // a channel's mean, float32
+
+	tensorScaleBytes = 4 // the scale of a tensor beside a Block format's own
 )
 
-// rowBytes returns the bytes of one row of codes.
-func (s *Scheme) rowBytes(dim int) int { return (dim*s.Format.Bits + 7) / 8 }
+// rowBytes returns the bytes of one row of codes, and those of the metadata that
+// a Block format has among them.
+func (s *Scheme) rowBytes(dim int) (data, metadata int) {
+	if s.Format.Class == Block {
+		data, metadata = s.Format.blockBytes(dim)
+		blocks := dim / s.Format.blockElements(dim)
+		return blocks * data, blocks * metadata
+	}
+	return kernels.PackedLen(dim, s.Format.Bits), 0
+}
+
+// codeBytes returns the bytes of one row of Codes.
+func (s *Scheme) codeBytes(dim int) int {
+	data, metadata := s.rowBytes(dim)
+	return data + metadata
+}
 
 // scaleBytes returns the bytes of one scale with its offset or zero point.
 func (s *Scheme) scaleBytes() int {
+	if s.Format.Class == Block {
+		return tensorScaleBytes
+	}
 	switch s.Zero {
 	case Asym:
 		return 2 * s.Meta.Bytes()
@@ -120,6 +141,9 @@ func (s *Scheme) scaleBytes() int {
 func (s *Scheme) scales(rows, dim int64) int64 {
 	if rows == 0 {
 		return 0
+	}
+	if s.Format.Class == Block && s.Format.block.tensor {
+		return 1
 	}
 	switch s.Share {
 	case PerTensor, PerHead:
