@@ -12,10 +12,7 @@ func explainIdeal(req Request) ([]string, error) {
 	var c calc
 	total := int64(0)
 	var terms []string
-	sequences := "1 sequence"
-	if req.Sequences > 1 {
-		sequences = thousands(req.Sequences) + " sequences"
-	}
+	sequences := counted(req.Sequences, "sequence")
 	for _, g := range req.Model.Geometry {
 		l, err := idealLayer(g, req.Context, req.TP, req.Scheme)
 		if err != nil {
@@ -83,6 +80,14 @@ func (g Group) rule() string {
 		return fmt.Sprintf("floor(S/%d)", g.Ratio)
 	}
 	return "S"
+}
+
+// counted writes 1 sequence, 1,000 sequences.
+func counted(n int64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return thousands(n) + " " + noun
 }
 
 // thousands writes 4294967296 as 4,294,967,296.

@@ -90,3 +90,29 @@ func TestVLLMFromPresets(t *testing.T) {
 	}
 	t.Logf("%d plans from presets", planned)
 }
+
+// TestVLLMBlocksOfOlderReleases derives the blocks that logs of hybrids show:
+// 960 tokens for Kimi-Linear over two ranks (K151), 784 for Qwen3.5-27B (K152).
+func TestVLLMBlocksOfOlderReleases(t *testing.T) {
+	for _, c := range []struct {
+		model, version string
+		tp             int64
+		block          float64
+	}{{"Kimi-Linear-48B-A3B", "0.11", 2, 960}, {"Qwen3.5-27B", "0.19", 1, 784}} {
+		m, _, err := LookupPreset(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := vllmScheme("auto")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := reserveVLLM(Request{Model: m, Context: 4096, Sequences: 1, TP: c.tp, PP: 1, Scheme: s, Options: Options{"version": c.version}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.detail("block_size"); got != c.block {
+			t.Errorf("%s at %s: blocks of %v tokens, want %v", c.model, c.version, got, c.block)
+		}
+	}
+}

@@ -25,7 +25,7 @@ func explainVLLM(req Request) ([]string, error) {
 	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	var c calc
 	for _, l := range plan.layers {
-		line("%d layers %s: a page %s = %s B", l.Count, l.Kind, l.pageFormula(), thousands(l.page(&c)))
+		line("%s %s: a page %s = %s B", counted(l.Count, "layer"), l.Kind, l.pageFormula(), thousands(l.page(&c)))
 		line("  a request: %s = %s blocks", l.blockFormula(plan.request, req.Context), thousands(l.blocks(&c, plan.request, req.Context)))
 	}
 	blocks, total, err := plan.requestBlocks(req.Context)
@@ -41,15 +41,15 @@ func explainVLLM(req Request) ([]string, error) {
 		groups = append(groups, fmt.Sprintf("%d %s", n, plan.kinds(g)))
 		counts = append(counts, thousands(blocks[i]))
 	}
-	line("groups: %s; %d padding layers", strings.Join(groups, ", "), plan.padding)
+	line("groups: %s; %s", strings.Join(groups, ", "), counted(plan.padding, "padding layer"))
 	for i, width := range plan.bytesPerBlock {
 		where := "a block is as wide as the widest group"
 		if len(plan.bytesPerBlock) > 1 {
 			where = fmt.Sprintf("on stage %d %s", i+1, where)
 		}
 		line("%s: %s B", where, thousands(width))
-		line("  x (%s) = %s blocks x %s sequences = %s B on each of %d ranks", strings.Join(counts, " + "), thousands(total),
-			thousands(req.Sequences), thousands(c.mul(width, total, req.Sequences)), req.TP)
+		line("  x (%s) = %s blocks x %s = %s B on each of %s", strings.Join(counts, " + "), thousands(total),
+			counted(req.Sequences, "sequence"), thousands(c.mul(width, total, req.Sequences)), counted(req.TP, "rank"))
 	}
 	if a := plan.request.available; a > 0 {
 		line("%s B available hold %s blocks, one of them the null block", thousands(a), thousands(plan.numBlocks))
