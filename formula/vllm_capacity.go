@@ -306,11 +306,7 @@ func largest(limit int64, ok func(int64) bool) int64 {
 
 // vllmGiB is how vLLM prints bytes: GiB to at most two decimals, at least one.
 func vllmGiB(bytes int64) string {
-	s := strconv.FormatFloat(float64(bytes)/(1<<30), 'f', 2, 64)
-	if strings.HasSuffix(s, "0") {
-		s = s[:len(s)-1]
-	}
-	return s
+	return strings.TrimSuffix(strconv.FormatFloat(float64(bytes)/(1<<30), 'f', 2, 64), "0")
 }
 
 // text says what vLLM says, in other words, with the numbers it prints.

@@ -2,7 +2,6 @@ package formula
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 )
 
@@ -424,5 +423,3 @@ func (p vllmGroups) kinds(g vllmGroup) string {
 	}
 	return out
 }
-
-func (g vllmGroup) String() string { return fmt.Sprintf("%v %d/%d", g.specs, g.index, g.of) }

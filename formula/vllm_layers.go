@@ -208,6 +208,8 @@ func (t vllmCacheType) stored(c *calc, l vllmLayers) (vllmLayers, error) {
 		return l, nil
 	case l.Kind == vllmMLA && t.noMLA:
 		return l, &vllmRefused{fmt.Sprintf("none of its attention backends for MLA stores latents as %s", t.name)}
+	case t.latent > 0 && (l.Kind != vllmMLA || l.DimK != vllmLatent):
+		return l, &vllmRefused{fmt.Sprintf("%s stores latents of 512 + 64 only", t.name)}
 	}
 	l.Store = t.store
 	if l.Kind == vllmMLA && t.latent > 0 {
