@@ -1,6 +1,9 @@
 package formula
 
-import "testing"
+import (
+	"encoding/binary"
+	"testing"
+)
 
 // FuzzGeometry: whatever parses is valid, prints canonically and reads back the same.
 func FuzzGeometry(f *testing.F) {
@@ -88,6 +91,49 @@ func FuzzEngineOptions(f *testing.F) {
 				}
 				if total, err := r.Total(); err == nil && total <= 0 && r.Refusal == "" {
 					t.Fatalf("%s takes %d bytes for %s", e.Name, total, m.Name)
+				}
+			}
+		}
+	})
+}
+
+// FuzzGGUF: a header gives a model that prices, or an error.
+func FuzzGGUF(f *testing.F) {
+	f.Add(smallLlama(binary.LittleEndian).bytes(3))
+	f.Add(smallLlama(binary.BigEndian).bytes(2))
+	headers := llamaHeaders(f, "testdata/llamacpp")
+	for _, arch := range []string{"deepseek4", "gemma4", "qwen4exp", "glm5-next", "rwkv6", "nanbeige", "dots3note", "minimax-m3", "granite_swa"} {
+		data, err := headers(arch + "-v1.gguf")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	engine := LlamaCpp()
+	scheme, err := engine.Scheme("q8_0:q4_0")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		g, err := readGGUF(data)
+		if err != nil {
+			return
+		}
+		for _, assume := range []bool{false, true} {
+			m, err := g.Model(assume)
+			if err != nil {
+				continue
+			}
+			if err := m.Validate(); err != nil && len(m.Geometry)+len(m.States) > 0 {
+				t.Fatalf("an invalid model: %v", err)
+			}
+			for _, fa := range []string{"on", "off"} {
+				r, err := engine.Reserve(Request{Model: m, Context: 4096, Sequences: 3, TP: 1, PP: 2, Scheme: scheme, Options: Options{"fa": fa, "mtp": "no"}})
+				if err != nil {
+					continue
+				}
+				if total, err := r.Total(); err != nil || total < r.PerDevice {
+					t.Fatalf("total %d, one device %d: %v", total, r.PerDevice, err)
 				}
 			}
 		}

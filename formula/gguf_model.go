@@ -19,6 +19,12 @@ func (g *GGUF) Model(assume bool) (*Model, error) {
 	if m.Name == "" {
 		m.Name = l.name
 	}
+	if assume {
+		k := &ggufKeys{g: g, arch: l.name}
+		if k.refuseUnknown(); k.err != nil {
+			m.Notes = append(m.Notes, fmt.Sprintf("%v: passed over, so the figures are an upper bound", k.err))
+		}
+	}
 	if l.memory == noMemory {
 		m.Notes = append(m.Notes, fmt.Sprintf("%s reads the whole input at once and keeps no cache", l.name))
 		return m, nil
@@ -39,8 +45,11 @@ func (g *GGUF) Model(assume bool) (*Model, error) {
 	m.Order = make([]Block, m.Layers)
 	for _, c := range plan.caches {
 		for _, layer := range c.layers {
-			if layer.kvHeads*(layer.k+layer.v) == 0 {
+			if layer.kvHeads == 0 {
 				continue
+			}
+			if layer.k == 0 {
+				return nil, fmt.Errorf("architecture %s: layer %d has KV heads of width 0", l.name, layer.index)
 			}
 			group := l.group(c, layer)
 			if layer.index >= m.Layers {

@@ -594,6 +594,9 @@ func hyIndexer(m *llamaModel, k *ggufKeys) {
 	m.indexerTopK = k.or("attention.indexer.top_k", 0)
 	if m.indexerTopK > 0 {
 		m.indexerTypes(k)
+		if m.nextn > 0 {
+			k.fail("nextn_predict_layers", "%d layers beside an indexer, which llama.cpp aborts on", m.nextn)
+		}
 	}
 }
 

@@ -334,7 +334,7 @@ func (m *llamaModel) draftCaches(p *llamaPlan, kOnly bool) {
 func (m *llamaModel) stateOf(p *llamaPlan, keep func(int64) bool) error {
 	var c calc
 	r, s := m.stateElements(&c)
-	if c.err != nil {
+	if c.add(r, s, m.pleElements); c.err != nil {
 		return c.err
 	}
 	for i := range m.layers {

@@ -15,7 +15,7 @@ import (
 
 // llamaHeaders returns the GGUF headers beside a table of cases: the files of
 // the folder gguf, or of gguf.tar.gz.
-func llamaHeaders(t *testing.T, dir string) func(name string) ([]byte, error) {
+func llamaHeaders(t testing.TB, dir string) func(name string) ([]byte, error) {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(dir, "gguf")); err == nil {
 		return func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, "gguf", name)) }
