@@ -466,9 +466,15 @@ func ln(x float64) float64 {
 	}
 	f := (m - 1) / (m + 1)
 	z := float64(f * f)
-	sum := 0.0
-	for n := 21; n > 1; n -= 2 {
-		sum = float64((sum + 1/float64(n)) * z)
-	}
+	sum := float64(z * (1. / 21))
+	sum = float64(z * (1./19 + sum))
+	sum = float64(z * (1./17 + sum))
+	sum = float64(z * (1./15 + sum))
+	sum = float64(z * (1./13 + sum))
+	sum = float64(z * (1./11 + sum))
+	sum = float64(z * (1./9 + sum))
+	sum = float64(z * (1./7 + sum))
+	sum = float64(z * (1./5 + sum))
+	sum = float64(z * (1./3 + sum))
 	return float64(float64(e)*math.Ln2) + float64(2*f*(1+sum))
 }
