@@ -89,6 +89,8 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
 		newCapture(s),
 		newBench(s),
 		newCPU(s),
+		newInspect(s),
+		newSynth(s),
 		newVersion(s),
 	)
 	root.SetHelpCommand(newHelp())
