@@ -3,6 +3,7 @@ package cmd
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,10 +37,10 @@ type planOptions struct {
 
 // modelOptions are the flags that say which model is meant.
 type modelOptions struct {
-	preset, config, geometry string
-	assume                   string
-	shape                    formula.Shape
-	shapeFlags               []string // those of shape that were given
+	preset, config, gguf, geometry string
+	assume                         string
+	shape                          formula.Shape
+	shapeFlags                     []string // those of shape that were given
 }
 
 func newPlan(s Streams) *cobra.Command {
@@ -51,8 +52,9 @@ func newPlan(s Streams) *cobra.Command {
 		Long: `Plan prices the KV cache of a model under every storage scheme: as the sum over
 its layers, or with --engine as a serving engine reserves it.
 
-The model is one of --model (kvq models lists the names), --config, --geometry,
-or --layers with --kv-heads and --head-dim, or --mla-latent.
+The model is one of --model (kvq models lists the names), --config, --gguf,
+--geometry, or --layers with --kv-heads and --head-dim, or --mla-latent.
+--engine all puts every engine beside the sum over the layers.
 
 With --memory it says what fits on one device: whether the request does, the
 largest context and the most sessions. The exit code is then 3 when a scheme
@@ -82,6 +84,7 @@ named by --scheme does not fit, or, without --scheme, when none does.`,
 	f.SortFlags = false
 	f.StringVarP(&o.model.preset, "model", "m", "", "a preset: alias, name or Hugging Face id (kvq models)")
 	f.StringVar(&o.model.config, "config", "", "a Hugging Face config.json, or the `PATH` of its folder")
+	f.StringVar(&o.model.gguf, "gguf", "", "a GGUF `FILE`, of which only the header is read")
 	f.StringVar(&o.model.geometry, "geometry", "", "groups COUNTxKIND[WINDOW][/RATIO]:HEADSxK+V joined by ';'")
 	f.Int64Var(&o.model.shape.Layers, "layers", 0, "layers that cache")
 	f.Int64Var(&o.model.shape.KVHeads, "kv-heads", 0, "KV heads of a layer")
@@ -113,12 +116,15 @@ named by --scheme does not fit, or, without --scheme, when none does.`,
 // shapeFlags are the flags of formula.Shape.
 var shapeFlags = []string{"layers", "kv-heads", "head-dim", "head-dim-v", "sliding-window", "swa-layers", "mla-latent", "mla-rope"}
 
+// engineAll names every engine at once.
+const engineAll = "all"
+
 func engineFlagHelp() string {
 	var names []string
 	for _, e := range formula.Engines() {
 		names = append(names, e.Name)
 	}
-	return "`NAME`: " + strings.Join(names, ", ")
+	return "`NAME`: " + strings.Join(append(names, engineAll), ", ")
 }
 
 // planHelp adds the options of the engine named beside --help.
@@ -144,18 +150,34 @@ func planHelp(general func(*cobra.Command, []string)) func(*cobra.Command, []str
 
 // planRun is a plan with everything the flags left open filled in.
 type planRun struct {
-	request  formula.Request
-	engine   formula.Engine
-	named    bool // schemes were named, not taken from the default set
-	schemes  []formula.Scheme
-	leftOut  []string // names of the default set that do not go with the model
-	baseline *formula.Scheme
-	budget   formula.Budget
+	request formula.Request // without scheme and options, which are the engine's
+	engines []planEngine
+	named   bool // schemes were named, not taken from the default set
+	budget  formula.Budget
+	// fileWeights is what the model's own file says its tensors take.
+	fileWeights int64
 	// How the figures of the request came to be, for --explain and the echo.
 	contextFrom, weightsFrom string
-	rows                     []formula.Row
+	rows                     []planRow
+	leftOut                  []string // names of the default set that do not go with the model
 	warnings                 []string
 }
+
+// planEngine is an engine with its settings and the schemes it is to price.
+type planEngine struct {
+	formula.Engine
+	options  formula.Options
+	schemes  []formula.Scheme
+	baseline *formula.Scheme
+}
+
+type planRow struct {
+	formula.Row
+	engine planEngine
+}
+
+// all reports whether engines are compared.
+func (p *planRun) all() bool { return len(p.engines) > 1 }
 
 func (p *planRun) warn(format string, args ...any) {
 	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
@@ -185,13 +207,6 @@ func preparePlan(o planOptions) (*planRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.engine, err = formula.LookupEngine(o.engine); err != nil {
-		return nil, usageError{err}
-	}
-	options, err := p.engine.ParseOptions(o.engineOpt)
-	if err != nil {
-		return nil, usageError{err}
-	}
 	for _, n := range []struct {
 		flag string
 		n    int64
@@ -200,7 +215,7 @@ func preparePlan(o planOptions) (*planRun, error) {
 			return nil, usagef("--%s %d: want at least 1", n.flag, n.n)
 		}
 	}
-	p.request = formula.Request{Model: m, Sequences: o.sessions, TP: o.tp, PP: o.pp, Options: options}
+	p.request = formula.Request{Model: m, Sequences: o.sessions, TP: o.tp, PP: o.pp}
 	if err := p.findContext(o); err != nil {
 		return nil, err
 	}
@@ -210,7 +225,54 @@ func preparePlan(o planOptions) (*planRun, error) {
 	if err := p.findBudget(o); err != nil {
 		return nil, err
 	}
-	return p, p.findSchemes(o.schemes)
+	if err := p.findEngines(o.engine, o.engineOpt); err != nil {
+		return nil, err
+	}
+	for i := range p.engines {
+		if err := p.findSchemes(&p.engines[i], o.schemes); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// findEngines finds the engine, or all of them, with the options each knows.
+func (p *planRun) findEngines(name string, settings []string) error {
+	if !strings.EqualFold(name, engineAll) {
+		e, err := formula.LookupEngine(name)
+		if err != nil {
+			return usageError{err}
+		}
+		options, err := e.ParseOptions(settings)
+		if err != nil {
+			return usageError{err}
+		}
+		p.engines = []planEngine{{Engine: e, options: options}}
+		return nil
+	}
+	for _, e := range formula.Engines() {
+		p.engines = append(p.engines, planEngine{Engine: e, options: formula.Options{}})
+	}
+	// A setting goes to every engine that knows it.
+	for _, items := range settings {
+		for item := range strings.SplitSeq(items, ",") {
+			var unknown error
+			known := false
+			for _, e := range p.engines {
+				options, err := e.ParseOptions([]string{item})
+				if err != nil {
+					unknown = err
+					continue
+				}
+				known = true
+				maps.Copy(e.options, options)
+			}
+			if !known {
+				return usageError{unknown}
+			}
+		}
+	}
+	return nil
 }
 
 func (p *planRun) findModel(o modelOptions) (*formula.Model, error) {
@@ -218,7 +280,7 @@ func (p *planRun) findModel(o modelOptions) (*formula.Model, error) {
 	for _, f := range []struct {
 		name  string
 		given bool
-	}{{"--model", o.preset != ""}, {"--config", o.config != ""}, {"--geometry", o.geometry != ""}, {strings.Join(o.shapeFlags, " "), len(o.shapeFlags) > 0}} {
+	}{{"--model", o.preset != ""}, {"--config", o.config != ""}, {"--gguf", o.gguf != ""}, {"--geometry", o.geometry != ""}, {strings.Join(o.shapeFlags, " "), len(o.shapeFlags) > 0}} {
 		if f.given {
 			given = append(given, f.name)
 		}
@@ -247,6 +309,18 @@ func (p *planRun) findModel(o modelOptions) (*formula.Model, error) {
 			err = withHint(err, "--assume full prices an upper bound: every layer keeps every token")
 		}
 		return m, err
+	case o.gguf != "":
+		g, err := formula.OpenGGUF(o.gguf)
+		if err != nil {
+			return nil, err
+		}
+		m, err := g.Model(o.assume == "full")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", o.gguf, err)
+		}
+		m.Citation = o.gguf
+		p.fileWeights = max(g.WeightBytes, 0)
+		return m, nil
 	case o.geometry != "":
 		g, err := formula.ParseGeometry(o.geometry)
 		if err != nil {
@@ -340,6 +414,10 @@ func (p *planRun) findBudget(o planOptions) error {
 	m := p.request.Model
 	switch {
 	case strings.EqualFold(o.weights, "auto") || o.weights == "" && o.bits != "":
+		if p.fileWeights > 0 && o.bits == "" {
+			p.budget.Weights, p.weightsFrom = p.fileWeights, "the tensors of "+m.Citation
+			break
+		}
 		if m.Params == 0 {
 			return withHint(usagef("--weights auto: the parameters of the model are not known"), "give their size, as in --weights 16GiB")
 		}
@@ -368,30 +446,39 @@ func (p *planRun) findBudget(o planOptions) error {
 	return nil
 }
 
-func (p *planRun) findSchemes(names []string) error {
-	if !p.named {
-		names = planDefaultSchemes
-		if p.engine.DefaultSchemes != nil {
-			names = p.engine.DefaultSchemes
-		}
-	}
+// findSchemes reads the names, or the engine's default set. With all engines
+// each prices the names it knows, or its first default.
+func (p *planRun) findSchemes(e *planEngine, names []string) error {
 	read := readScheme
-	if p.engine.Scheme != nil {
-		read = p.engine.Scheme
+	if e.Scheme != nil {
+		read = e.Scheme
+	}
+	defaults := planDefaultSchemes
+	if e.DefaultSchemes != nil {
+		defaults = e.DefaultSchemes
+	}
+	switch {
+	case !p.named && p.all():
+		names = defaults[:1]
+	case !p.named:
+		names = defaults
 	}
 	for _, name := range names {
 		s, err := read(name)
 		switch {
 		case err == nil:
-			p.schemes = append(p.schemes, s)
-		case p.named:
+			e.schemes = append(e.schemes, s)
+		case p.named && !p.all():
 			return usageError{err}
-		default:
+		case !p.named:
 			p.leftOut = append(p.leftOut, name)
 		}
 	}
-	if s, err := read("f16"); err == nil {
-		p.baseline = &s
+	for _, name := range []string{"f16", defaults[0]} {
+		if s, err := read(name); err == nil {
+			e.baseline = &s
+			break
+		}
 	}
 	return nil
 }
@@ -401,39 +488,47 @@ func (p *planRun) findSchemes(names []string) error {
 func (p *planRun) price() error {
 	seen := map[string]bool{}
 	var first error // of a scheme left out
-	for _, s := range p.schemes {
-		request := p.request
-		request.Scheme = s
-		row, err := formula.Price(p.engine, request, p.baseline, p.budget)
-		switch {
-		case err == nil:
-			p.rows = append(p.rows, row)
-		case errors.Is(err, formula.ErrOverflow):
-			return usagef("%s tokens x %s sessions: %w", grouped(p.request.Context), grouped(p.request.Sequences), err)
-		case p.named:
-			return usageError{err}
-		default:
-			p.leftOut = append(p.leftOut, s.Name)
-			if first == nil {
-				first = err
+	for _, e := range p.engines {
+		for _, s := range e.schemes {
+			request := p.request
+			request.Scheme, request.Options = s, e.options
+			row, err := formula.Price(e.Engine, request, e.baseline, p.budget)
+			name := s.Name
+			if p.all() {
+				name = e.Name + " " + name
 			}
-			continue
-		}
-		for _, w := range row.Reservation.Warnings {
-			if !seen[w] {
-				seen[w] = true
-				p.warn("%s", w)
+			switch {
+			case err == nil:
+				p.rows = append(p.rows, planRow{row, e})
+			case errors.Is(err, formula.ErrOverflow):
+				return usagef("%s tokens x %s sessions: %w", grouped(p.request.Context), grouped(p.request.Sequences), err)
+			case p.named && !p.all():
+				return usageError{err}
+			default:
+				p.leftOut = append(p.leftOut, name)
+				if first == nil {
+					first = err
+				}
+				continue
 			}
-		}
-		if row.Total == 0 && priced(row) {
-			p.warn("%s: %s tokens are too few for anything to be kept", s.Name, grouped(p.request.Context))
+			for _, w := range row.Reservation.Warnings {
+				if !seen[w] {
+					seen[w] = true
+					p.warn("%s", w)
+				}
+			}
+			if row.Total == 0 && priced(row) && p.request.Model.Geometry.Layers() > 0 {
+				p.warn("%s: %s tokens are too few for anything to be kept", name, grouped(p.request.Context))
+			}
 		}
 	}
 	switch {
 	case len(p.rows) == 0 && first != nil: // what is wrong is not the scheme
 		return usageError{first}
 	case len(p.rows) == 0:
-		return errors.New("no scheme of the default set is known")
+		return usagef("no engine knows a scheme that was named")
+	case len(p.leftOut) > 0 && p.all():
+		p.warn("left out: %s: %v", strings.Join(p.leftOut, ", "), first)
 	case len(p.leftOut) > 0:
 		p.warn("left out of the default set, since they do not go with this model: %s", strings.Join(p.leftOut, ", "))
 	}
@@ -445,7 +540,11 @@ func (p *planRun) verdict() error {
 	var not []string
 	for _, r := range p.rows {
 		if r.Reservation.Refusal != "" || p.budget.Memory > 0 && !r.Fits {
-			not = append(not, r.Scheme.Name)
+			name := r.Scheme.Name
+			if p.all() {
+				name = r.engine.Name + " " + name
+			}
+			not = append(not, name)
 		}
 	}
 	switch {

@@ -1,7 +1,9 @@
 package cmd
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,6 +63,7 @@ type planRequest struct {
 }
 
 type planRowJSON struct {
+	Engine string  `json:"engine,omitempty"` // where engines are compared
 	Scheme string  `json:"scheme"`
 	K      string  `json:"k"`
 	V      string  `json:"v"`
@@ -69,14 +72,26 @@ type planRowJSON struct {
 	Bits   float64 `json:"bits_per_element,omitempty"`
 	// nil where the engine refuses to start before it can tell
 	*PlanFigures
-	RatioVsF16   float64        `json:"ratio_vs_f16,omitempty"`
-	Outgrows     int64          `json:"outgrows_weights_context,omitempty"`
-	MaxContext   *int64         `json:"max_context,omitempty"` // absent where every context fits
-	MaxSequences *int64         `json:"max_sequences,omitempty"`
-	Fits         *bool          `json:"fits,omitempty"`
-	Refusal      string         `json:"refusal,omitempty"`
-	Components   map[string]any `json:"components,omitempty"`
-	Details      map[string]any `json:"details,omitempty"`
+	RatioVsF16   float64                  `json:"ratio_vs_f16,omitempty"`
+	Outgrows     int64                    `json:"outgrows_weights_context,omitempty"`
+	MaxContext   *int64                   `json:"max_context,omitempty"` // absent where every context fits
+	MaxSequences *int64                   `json:"max_sequences,omitempty"`
+	Fits         *bool                    `json:"fits,omitempty"`
+	Refusal      string                   `json:"refusal,omitempty"`
+	Components   map[string]componentJSON `json:"components,omitempty"`
+	// Figures that several engines have.
+	Cells       any            `json:"cells,omitempty"`
+	SWACells    any            `json:"swa_cells,omitempty"`
+	Blocks      any            `json:"blocks,omitempty"`
+	Tokens      any            `json:"tokens,omitempty"`
+	Concurrency any            `json:"concurrency,omitempty"`
+	Details     map[string]any `json:"details,omitempty"`
+}
+
+type componentJSON struct {
+	Bytes  int64 `json:"bytes"`
+	KBytes int64 `json:"k_bytes,omitempty"`
+	VBytes int64 `json:"v_bytes,omitempty"`
 }
 
 // PlanFigures are the bytes of a row. The name is exported because encoding/json
@@ -96,14 +111,14 @@ type PlanFigures struct {
 // priced tells rows with figures from those of an engine that would not start.
 func priced(r formula.Row) bool { return r.Total > 0 || r.Reservation.Refusal == "" }
 
-func rowJSON(r formula.Row, budget formula.Budget) planRowJSON {
+func rowJSON(r planRow, p *planRun) planRowJSON {
 	a := r.Reservation
 	j := planRowJSON{
 		Scheme: r.Scheme.Name, K: r.Scheme.K.Name(), V: r.Scheme.V.Name(),
 		KBits: r.KBits, VBits: r.VBits, Bits: r.Bits,
 		RatioVsF16: r.RatioVsF16, Outgrows: r.OutgrowsWeights, Refusal: a.Refusal,
 	}
-	if priced(r) {
+	if priced(r.Row) {
 		j.PlanFigures = &PlanFigures{
 			BytesPerToken: r.BytesPerToken, FixedBytes: r.FixedBytes,
 			DataBytes: a.Data, MetadataBytes: a.Metadata, StateBytes: a.State, CrossBytes: a.Cross, PaddingBytes: a.Padding,
@@ -113,7 +128,10 @@ func rowJSON(r formula.Row, budget formula.Budget) planRowJSON {
 	if a.Refusal != "" {
 		j.Fits = new(bool)
 	}
-	if budget.Memory > 0 {
+	if p.all() {
+		j.Engine = r.engine.Name
+	}
+	if p.budget.Memory > 0 {
 		fits, context, sequences := r.Fits, r.MaxContext, r.MaxSequences
 		j.Fits, j.MaxSequences = &fits, &sequences
 		if !r.Unbounded {
@@ -122,11 +140,16 @@ func rowJSON(r formula.Row, budget formula.Budget) planRowJSON {
 	}
 	for _, c := range a.Components {
 		if j.Components == nil {
-			j.Components = map[string]any{}
+			j.Components = map[string]componentJSON{}
 		}
-		j.Components[c.Name+"_bytes"] = c.Bytes
+		j.Components[c.Name] = componentJSON{c.Bytes, c.K, c.V}
 	}
+	common := map[string]*any{"cells": &j.Cells, "swa_cells": &j.SWACells, "blocks": &j.Blocks, "tokens": &j.Tokens, "concurrency": &j.Concurrency}
 	for _, d := range a.Details {
+		if to := common[d.Key]; to != nil {
+			*to = d.Value
+			continue
+		}
 		if j.Details == nil {
 			j.Details = map[string]any{}
 		}
@@ -140,17 +163,20 @@ func planReport(p *planRun, o planOptions) report {
 	j := planJSON{
 		Schema: "kvq.plan/1", Version: versionOf(), Model: modelJSON(q.Model),
 		Request: planRequest{
-			Context: q.Context, Sequences: q.Sequences, Engine: p.engine.Name, EngineOptions: q.Options,
+			Context: q.Context, Sequences: q.Sequences, Engine: p.engines[0].Name, EngineOptions: p.engines[0].options,
 			TensorParallel: q.TP, PipelineParallel: q.PP,
 			MemoryBytes: p.budget.Memory, WeightsBytes: p.budget.Weights, ReserveBytes: p.budget.Reserve,
 		},
 		Warnings: p.warnings,
 	}
+	if p.all() {
+		j.Request.Engine, j.Request.EngineOptions = engineAll, nil
+	}
 	if j.Warnings == nil {
 		j.Warnings = []string{}
 	}
 	for _, r := range p.rows {
-		j.Rows = append(j.Rows, rowJSON(r, p.budget))
+		j.Rows = append(j.Rows, rowJSON(r, p))
 	}
 	tables := planTables(p, o.units)
 	last := tables[len(tables)-1]
@@ -160,14 +186,16 @@ func planReport(p *planRun, o planOptions) report {
 		last.notes = append(last.notes, "")
 		last.notes = append(last.notes, j.Explain...)
 	}
-	return report{tables: tables, data: planData(j.Rows), json: j}
+	return report{tables: tables, data: planData(j.Rows, j.Request.Engine), json: j}
 }
 
 // planTables are the tables for people: the prices, and with a budget what fits.
 func planTables(p *planRun, u units) []*table {
 	q := p.request
 	prices := &table{columns: []column{
+		{header: "engine", optional: true},
 		{header: "scheme"},
+		{header: "fixed", right: true, optional: true},
 		{header: "bits", right: true, optional: true},
 		{header: "B/token", right: true},
 		{header: "metadata", right: true, optional: true},
@@ -184,10 +212,11 @@ func planTables(p *planRun, u units) []*table {
 	if q.TP > 1 || q.PP > 1 {
 		prices.title += fmt.Sprintf(", tp %d pp %d", q.TP, q.PP)
 	}
-	if p.engine.Name != "ideal" {
-		prices.title += ", " + p.engine.Name
+	if e := p.engines[0]; !p.all() && e.Name != "ideal" {
+		prices.title += ", " + e.Name
 	}
 	room := &table{title: roomTitle(p, u), columns: []column{
+		{header: "engine", optional: true},
 		{header: "scheme"},
 		{header: "a device", right: true, optional: true},
 		{header: "max tokens", right: true},
@@ -203,7 +232,7 @@ func planTables(p *planRun, u units) []*table {
 	for _, r := range p.rows {
 		a := r.Reservation
 		device := absent()
-		if priced(r) && (q.TP > 1 || q.PP > 1) {
+		if priced(r.Row) && (q.TP > 1 || q.PP > 1) {
 			device = u.size(a.PerDevice)
 		}
 		saving := absent()
@@ -215,10 +244,18 @@ func planTables(p *planRun, u units) []*table {
 			bits = number(r.Bits, 4)
 		}
 		token, total := absent(), absent()
-		if priced(r) {
+		if priced(r.Row) {
 			token, total = perToken(r.BytesPerToken), u.size(r.Total)
 		}
-		prices.add(text(r.Scheme.Name), bits, token, some(a.Metadata), some(a.Padding), total, device, saving)
+		engine, fixed := absent(), absent()
+		if p.all() {
+			engine = text(r.engine.Name)
+			if priced(r.Row) {
+				fixed = u.size(r.FixedBytes)
+			}
+			bits = absent()
+		}
+		prices.add(engine, text(r.Scheme.Name), fixed, bits, token, some(a.Metadata), some(a.Padding), total, device, saving)
 		tokens, fits := count(r.MaxContext), "no"
 		if r.Unbounded {
 			tokens = text("any")
@@ -226,7 +263,7 @@ func planTables(p *planRun, u units) []*table {
 		if r.Fits {
 			fits = "yes"
 		}
-		room.add(text(r.Scheme.Name), device, tokens, count(r.MaxSequences), text(fits))
+		room.add(engine, text(r.Scheme.Name), device, tokens, count(r.MaxSequences), text(fits))
 		if a.Refusal != "" {
 			prices.mark("bad")
 		}
@@ -257,12 +294,12 @@ func roomTitle(p *planRun, u units) string {
 }
 
 // planData is the table for programs: the rows of the JSON report.
-func planData(rows []planRowJSON) *table {
+func planData(rows []planRowJSON, engine string) *table {
 	t := &table{}
 	for _, name := range []string{
 		"scheme", "k", "v", "k_bits", "v_bits", "bits_per_element", "bytes_per_token", "fixed_bytes", "data_bytes", "metadata_bytes",
 		"state_bytes", "cross_bytes", "padding_bytes", "total_bytes", "bytes_per_device", "ratio_vs_f16", "outgrows_weights_context",
-		"max_context", "max_sequences", "fits",
+		"max_context", "max_sequences", "fits", "engine",
 	} {
 		t.columns = append(t.columns, column{name: name})
 	}
@@ -297,7 +334,7 @@ func planData(rows []planRowJSON) *table {
 		} else {
 			cells = append(cells, make([]cell, 9)...)
 		}
-		t.add(append(cells, real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits)...)
+		t.add(append(cells, real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits, text(cmp.Or(r.Engine, engine)))...)
 	}
 	return t
 }
@@ -315,8 +352,8 @@ func planNotes(p *planRun, u units) []string {
 		}
 		notes = append(notes, "totals hold "+strings.Join(parts, " and "))
 	}
-	if r := p.rows[0]; priced(r) && r.BytesPerToken == 0 {
-		notes = append(notes, "every layer's window is full: a further token adds nothing")
+	if slices.ContainsFunc(p.rows, func(r planRow) bool { return priced(r.Row) && r.BytesPerToken == 0 }) {
+		notes = append(notes, "B/token -: the next 256 tokens add nothing, since windows are full or blocks have room")
 	}
 	if p.budget.Weights > 0 {
 		for _, r := range p.rows {
@@ -366,10 +403,14 @@ func explainPlan(p *planRun) []string {
 	var lines []string
 	for _, r := range p.rows {
 		q := p.request
-		q.Scheme = r.Scheme
-		lines = append(lines, r.Scheme.Name+":")
-		if p.engine.Explain != nil {
-			explained, err := p.engine.Explain(q)
+		q.Scheme, q.Options = r.Scheme, r.engine.options
+		name := r.Scheme.Name
+		if p.all() {
+			name = r.engine.Name + " " + name
+		}
+		lines = append(lines, name+":")
+		if r.engine.Explain != nil {
+			explained, err := r.engine.Explain(q)
 			if err != nil {
 				explained = []string{err.Error()}
 			}

@@ -1,8 +1,13 @@
 package cmd
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -259,6 +264,107 @@ func TestPlanExplainNamesItsNumbers(t *testing.T) {
 		if !strings.Contains(stdout, part) {
 			t.Errorf("no %q in\n%s", part, stdout)
 		}
+	}
+}
+
+// TestPlanComparesEngines holds the comparison against figures worked out from
+// the engines' rules (gpt-oss-20b, one request of 131,072 tokens; GiB).
+func TestPlanComparesEngines(t *testing.T) {
+	const gib = 1 << 30
+	for _, test := range []struct {
+		options string
+		engine  string
+		want    string
+	}{
+		{"max-num-batched-tokens=8192", "ideal", "3.003"},
+		{"max-num-batched-tokens=8192", "llama.cpp", "3.018"},
+		{"max-num-batched-tokens=8192", "vllm", "3.378"},
+		{"max-num-batched-tokens=8192,async-scheduling=off", "vllm", "3.191"},
+		{"hybrid=no", "vllm", "6.000"},
+	} {
+		plan, _ := planOf(t, "--model gpt-oss-20b --ctx 131072 --engine all --engine-opt "+test.options)
+		if plan.Request.Engine != "all" || len(plan.Rows) != len(formula.Engines()) {
+			t.Errorf("%+v, %d rows", plan.Request, len(plan.Rows))
+		}
+		for _, r := range plan.Rows {
+			sum := int64(0)
+			for _, c := range r.Components {
+				sum += c.Bytes
+			}
+			if sum != r.TotalBytes {
+				t.Errorf("%s: components of %d bytes, %d in total", r.Engine, sum, r.TotalBytes)
+			}
+			if r.TotalBytes < plan.Rows[0].TotalBytes && r.Engine != "transformers" { // keeps W-1 of a window
+				t.Errorf("%s: %d bytes are less than ideal", r.Engine, r.TotalBytes)
+			}
+			if r.Engine == test.engine {
+				if got := fmt.Sprintf("%.3f", float64(r.TotalBytes)/gib); got != test.want {
+					t.Errorf("%s %s: %s GiB, want %s", r.Engine, test.options, got, test.want)
+				}
+			}
+		}
+	}
+	for args, want := range map[string]int{
+		"--model 8b --engine all --engine-opt nothing=1":              exitUsage,
+		"--model 8b --engine ALL --ctx 1k --scheme q8_0":              exitOK,
+		"--model 8b --engine all --ctx 1k --scheme nope":              exitUsage,
+		"--model 8b --engine all --ctx 128k --memory 1G --weights 0":  exitNo,
+		"--model 8b --engine all --ctx 128k --memory 80G --weights 0": exitOK,
+	} {
+		if code, _, stderr := run(append([]string{"plan"}, strings.Fields(args)...)...); code != want {
+			t.Errorf("kvq plan %s: exit %d, want %d\n%s", args, code, want, stderr)
+		}
+	}
+}
+
+// TestPlanReadsGGUF prices a header as llama.cpp itself did
+// (formula/testdata/llamacpp/cases.tsv), and takes weights from its tensors.
+func TestPlanReadsGGUF(t *testing.T) {
+	path := gguf(t, "cohere2-v3.gguf")
+	plan, _ := planOf(t, "--gguf "+path+" --ctx 4096 --engine llama.cpp --engine-opt c=4096,np=1,ub=512,kvu=yes --scheme f16")
+	if r := plan.Rows[0]; r.TotalBytes != 100663296 || r.Components["attention_kv"].Bytes+r.Components["swa_kv"].Bytes != 100663296 {
+		t.Errorf("%+v", r)
+	}
+	if m := plan.Model; m.Source != "gguf" || m.Citation != path || m.KVLayers != 12 {
+		t.Errorf("%+v", m)
+	}
+	if code, _, stderr := run("plan", "--gguf", path+".absent", "--ctx", "4k"); code != exitFailure || !strings.Contains(stderr, "no such file") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	if code, _, stderr := run("plan", "--gguf", "plan_test.go", "--ctx", "4k"); code != exitFailure || !strings.Contains(stderr, "plan_test.go") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+// gguf unpacks one header of formula's test data.
+func gguf(t *testing.T, name string) string {
+	t.Helper()
+	f, err := os.Open("../formula/testdata/llamacpp/gguf.tar.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for archive := tar.NewReader(z); ; {
+		h, err := archive.Next()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if filepath.Base(h.Name) != name {
+			continue
+		}
+		path := filepath.Join(t.TempDir(), name)
+		data, err := io.ReadAll(archive)
+		if err == nil {
+			err = os.WriteFile(path, data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
 }
 

@@ -31,6 +31,7 @@ func reserveIdeal(req Request) (Reservation, error) {
 	}
 	var c calc
 	var r Reservation
+	parts := map[string]Component{}
 	layers := make([]layerSize, len(req.Model.Geometry))
 	for i, g := range req.Model.Geometry {
 		l, err := idealLayer(g, req.Context, req.TP, req.Scheme)
@@ -48,11 +49,28 @@ func reserveIdeal(req Request) (Reservation, error) {
 		} {
 			*part.to = c.add(*part.to, c.mul(g.Count, part.one, req.Sequences))
 		}
+		name := AttentionKV
+		switch {
+		case g.Extra == Index:
+			name = IndexerKeys
+		case g.Kind == Sliding || g.Kind == Chunked:
+			name = SlidingKV
+		}
+		k := c.mul(g.Count, c.add(l.k.data, l.k.metadata, l.index), req.Sequences)
+		v := c.mul(g.Count, c.add(l.v.data, l.v.metadata), req.Sequences)
+		parts[name] = Component{name, c.add(parts[name].Bytes, k, v), c.add(parts[name].K, k), c.add(parts[name].V, v)}
 	}
 	r.State = c.mul(c.keep(req.Model.StateBytes()), req.Sequences)
 	cross := req.Model.Cross
 	if cross != nil {
 		r.Cross = c.mul(cross.Layers, max(cross.KVHeads, req.TP), c.add(cross.HeadDimK, cross.HeadDimV), elementBytes, cross.Tokens, req.Sequences)
+	}
+	parts[RecurrentState] = Component{Name: RecurrentState, Bytes: r.State}
+	parts[CrossKV] = Component{Name: CrossKV, Bytes: r.Cross}
+	for _, name := range []string{AttentionKV, SlidingKV, IndexerKeys, RecurrentState, CrossKV} {
+		if parts[name].Bytes > 0 {
+			r.Components = append(r.Components, parts[name])
+		}
 	}
 	for _, s := range stages {
 		device := int64(0)
