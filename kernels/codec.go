@@ -324,3 +324,6 @@ func GetF16(src []byte) float32 { return fromF16(binary.LittleEndian.Uint16(src)
 
 // GetE4M3 reads one value as FromE4M3 does.
 func GetE4M3(code byte) float32 { return fromE4M3(code) }
+
+// E4M3 returns one value as ToE4M3 writes it.
+func E4M3(v float32) byte { return f8(v, 7, 3, MaxE4M3) }

@@ -7,7 +7,7 @@ import (
 	"kvq/kernels"
 )
 
-// The block formats of ggml (ggml-quants.c at d99724f), as its reference
+// The block formats of ggml (ggml-quants.c at d99724f) and its kin, as its reference
 // encoder computes them; its vectorised encoders differ in the last place for
 // q8_0 and iq4_nl. All arithmetic is float32. The reciprocal of the unrounded
 // scale encodes; the scale rounded to f16 decodes. Elements j and j+16 share a
@@ -64,13 +64,22 @@ func encodeQ8_0(dst []byte, x []float32, _ float32) bool {
 	d := max(extreme(x), -extreme(x)) / 127
 	id := reciprocal(d)
 	for i, v := range x {
-		if q := math.Round(float64(v * id)); math.Abs(q) <= 127 { // not where id overflowed
-			dst[2+i] = byte(int8(q))
-		} else {
-			dst[2+i] = 0
-		}
+		dst[2+i] = byte(roundAway(v * id))
 	}
 	return putF16(dst, d)
+}
+
+// roundAway rounds to the nearest integer, halves away from 0. What is no code,
+// where the reciprocal of a tiny scale overflowed, is 0.
+func roundAway(v float32) int8 {
+	if !(v > -128 && v < 128) {
+		return 0
+	}
+	// The largest float below a half, with v's sign: v and it round to the next
+	// integer from a half on, and not before.
+	const belowHalf = 0x1.fffffep-2
+	sign := math.Float32bits(v) & (1 << 31)
+	return int8(v + math.Float32frombits(math.Float32bits(belowHalf)|sign))
 }
 
 func decodeQ8_0(dst []float32, src []byte, _ float32) {
@@ -233,29 +242,56 @@ var e2m1 = [8]float32{0, 1, 2, 3, 4, 6, 8, 12}
 // e2m1Max is the largest magnitude of the 4-bit float.
 const e2m1Max = 6
 
-// nearestE2M1 returns the code nearest to v in units of half d, the lower
-// magnitude on a tie; what rounds to 0 has no sign.
-func nearestE2M1(v, d float32) uint8 {
-	a := max(v, -v)
-	if d == 0 {
-		return 0
+// An e2m1Coder rounds to e2m1 codes at one scale d.
+type e2m1Coder [7]int32
+
+// newE2M1Coder sets up the midpoints between the codes' magnitudes, as bits: those
+// of positive floats are ordered like the floats. d is half the scale. A value on
+// a midpoint gets the lower magnitude, or the even code.
+func newE2M1Coder(d float32, even bool) (c e2m1Coder) {
+	for i := range c {
+		c[i] = int32(math.Float32bits((e2m1[i] + e2m1[i+1]) / 2 * d))
+		if even && i%2 == 1 {
+			c[i]--
+		}
 	}
-	var code uint8
-	for code < 7 && a > (e2m1[code]+e2m1[code+1])/2*d {
-		code++
-	}
-	if v < 0 && code > 0 {
-		code |= 8
-	}
-	return code
+	return c
 }
 
-// valueE2M1 returns twice the value of a code.
-func valueE2M1(code uint8) float32 {
-	if code&8 != 0 {
-		return -e2m1[code&7] + 0 // no negative zero
+// nearest returns the code nearest to v; what rounds to 0 has no sign.
+func (c *e2m1Coder) nearest(v float32) uint8 {
+	bits := math.Float32bits(v)
+	a := int32(bits &^ (1 << 31))
+	var code uint32
+	for _, middle := range c {
+		code += uint32(middle-a) >> 31 // 1 when a is above the middle
 	}
-	return e2m1[code]
+	sign := bits >> 31 << 3
+	if code == 0 {
+		sign = 0
+	}
+	return uint8(code | sign)
+}
+
+// pairs packs the codes of x, elements j and j+len(x)/2 in one byte.
+func (c *e2m1Coder) pairs(dst []byte, x []float32) {
+	half := len(x) / 2
+	for j := range half {
+		dst[j] = c.nearest(x[j]) | c.nearest(x[j+half])<<4
+	}
+}
+
+// unpairs is the inverse of pairs.
+func unpairsE2M1(dst []float32, src []byte, d float32) {
+	var values [16]float32
+	for code, v := range e2m1 {
+		values[code], values[code|8] = v*d, -v*d
+	}
+	values[8] = 0 // no negative zero
+	half := len(dst) / 2
+	for j, b := range src {
+		dst[j], dst[j+half] = values[b&15], values[b>>4]
+	}
 }
 
 // floorLog2 returns ⌊log2 v⌋ as the origin computes it for v > 0: log2 rounded to
@@ -269,9 +305,9 @@ func floorLog2(v float32) int {
 	return exp - 1
 }
 
-// encodeMXFP4 stores an e8m0 exponent, 127 + what round makes of the largest
+// encodeMXFP4 stores an e8m0 exponent, 127 + what exponent makes of the largest
 // magnitude, and e2m1 codes.
-func encodeMXFP4(exponent func(largest float32) int) func([]byte, []float32, float32) bool {
+func encodeMXFP4(exponent func(largest float32) int, even bool) func([]byte, []float32, float32) bool {
 	return func(dst []byte, x []float32, _ float32) bool {
 		signed := extreme(x)
 		e := 0
@@ -279,19 +315,44 @@ func encodeMXFP4(exponent func(largest float32) int) func([]byte, []float32, flo
 			e = min(max(exponent(max(signed, -signed))+127, 0), 254)
 		}
 		dst[0] = byte(e)
-		d := float32(math.Ldexp(1, e-128))
-		for j := range 16 {
-			dst[1+j] = nearestE2M1(x[j], d) | nearestE2M1(x[j+16], d)<<4
-		}
+		coder := newE2M1Coder(e8m0(byte(e))/2, even)
+		coder.pairs(dst[1:17], x)
 		return true
 	}
 }
 
-func decodeMXFP4(dst []float32, src []byte, _ float32) {
-	d := float32(math.Ldexp(1, int(src[0])-128))
-	for j, b := range src[1:17] {
-		dst[j], dst[j+16] = valueE2M1(b&15)*d, valueE2M1(b>>4)*d
+// floorExponent is the rule of OCP and ggml: the largest magnitude may exceed 6
+// times the scale and is then clipped.
+func floorExponent(largest float32) int { return floorLog2(largest) - 2 }
+
+// ceilExponent is the least exponent that clips nothing: ⌈log2(max/6)⌉.
+func ceilExponent(largest float32) int {
+	fraction, exp := math.Frexp(float64(largest / e2m1Max))
+	if fraction == 0.5 {
+		return exp - 1
 	}
+	return exp
+}
+
+// roundExponent is the rule of MLX: log2(max/6) to the nearest integer.
+func roundExponent(largest float32) int {
+	fraction, exp := math.Frexp(float64(largest / e2m1Max))
+	if fraction*fraction >= 0.5 {
+		return exp
+	}
+	return exp - 1
+}
+
+// e8m0 is the value of a power-of-two scale.
+func e8m0(code byte) float32 {
+	if code == 0 {
+		return 0x1p-127
+	}
+	return math.Float32frombits(uint32(code) << 23)
+}
+
+func decodeMXFP4(dst []float32, src []byte, _ float32) {
+	unpairsE2M1(dst, src[1:17], e8m0(src[0])/2)
 }
 
 // ue4m3 rounds v >= 0 to the unsigned e4m3 of ggml's nvfp4: halves up, and 248
@@ -315,19 +376,111 @@ func encodeNVFP4(dst []byte, x []float32, _ float32) bool {
 		sub := x[16*s : 16*s+16]
 		signed := extreme(sub)
 		dst[s] = ue4m3(max(signed, -signed) / e2m1Max)
-		d := kernels.GetE4M3(dst[s]) / 2
-		for j := range 8 {
-			dst[4+8*s+j] = nearestE2M1(sub[j], d) | nearestE2M1(sub[j+8], d)<<4
+		// A scale of 0 puts everything above every midpoint: its codes count for
+		// nothing, and the origin leaves them 0.
+		codes := dst[4+8*s : 12+8*s]
+		if dst[s] == 0 {
+			clear(codes)
+			continue
 		}
+		coder := newE2M1Coder(kernels.GetE4M3(dst[s])/2, false)
+		coder.pairs(codes, sub)
 	}
 	return true
 }
 
 func decodeNVFP4(dst []float32, src []byte, _ float32) {
 	for s := range 4 {
-		d := kernels.GetE4M3(src[s]) / 2
-		for j, b := range src[4+8*s : 12+8*s] {
-			dst[16*s+j], dst[16*s+j+8] = valueE2M1(b&15)*d, valueE2M1(b>>4)*d
+		unpairsE2M1(dst[16*s:16*s+16], src[4+8*s:12+8*s], kernels.GetE4M3(src[s])/2)
+	}
+}
+
+// encodeNVFP4TS is NVFP4 as GPU toolchains make it: an e4m3 scale for 16 channels,
+// ties to even, on top of the tensor's float32 scale max|x|/(6·448); codes from
+// x divided by the product of both.
+func encodeNVFP4TS(dst []byte, x []float32, tensor float32) bool {
+	clear(dst)
+	if tensor == 0 {
+		return true
+	}
+	signed := extreme(x)
+	dst[0] = kernels.E4M3(max(signed, -signed) / e2m1Max / tensor)
+	d := kernels.GetE4M3(dst[0]) * tensor
+	if d == 0 {
+		return true
+	}
+	coder := newE2M1Coder(0.5, true)
+	for j := range 8 {
+		dst[1+j] = coder.nearest(x[j]/d) | coder.nearest(x[j+8]/d)<<4
+	}
+	return true
+}
+
+func decodeNVFP4TS(dst []float32, src []byte, tensor float32) {
+	unpairsE2M1(dst, src[1:9], float32(kernels.GetE4M3(src[0])*tensor)/2)
+}
+
+// The formats of ik_llama.cpp at 8337e4c.
+
+// encodeQ6_0 refits the scale to the codes by least squares weighted with the
+// squares of the quotients.
+func encodeQ6_0(dst []byte, x []float32, _ float32) bool {
+	clear(dst)
+	d := extreme(x) / -32
+	id := reciprocal(d)
+	var qx, qq float32
+	for j := range 16 {
+		a, b := truncate(float32(x[j]*id), 32.5, 63), truncate(float32(x[j+16]*id), 32.5, 63)
+		dst[10+j] = a&15 | b&15<<4
+		dst[2+j%8] |= (a>>4 | b>>4<<2) << (j / 8 * 4)
+		for _, e := range []struct {
+			x float32
+			q float32
+		}{{x[j], float32(a) - 32}, {x[j+16], float32(b) - 32}} {
+			w := float32(float32(e.x*id) * float32(e.x*id))
+			qx += float32(float32(w*e.q) * e.x)
+			qq += float32(float32(w*e.q) * e.q)
 		}
+	}
+	if qq > 0 && qq <= math.MaxFloat32 {
+		d = qx / qq
+	}
+	return putF16(dst, d)
+}
+
+func decodeQ6_0(dst []float32, src []byte, _ float32) {
+	d := kernels.GetF16(src)
+	for j, packed := range src[10:26] {
+		high := src[2+j%8] >> (j / 8 * 4)
+		a, b := packed&15|high&3<<4, packed>>4|high>>2&3<<4
+		dst[j], dst[j+16] = float32(int(a)-32)*d, float32(int(b)-32)*d
+	}
+}
+
+// encodeQ8KV stores a whole row: its float32 scale max|x|/127, the int32 sum of
+// its codes, and the codes.
+func encodeQ8KV(dst []byte, x []float32, _ float32) bool {
+	signed := extreme(x)
+	d := max(signed, -signed) / 127
+	id := reciprocal(d)
+	var sum int32
+	for i, v := range x {
+		var q int32
+		if v = float32(v * id); v >= -127.5 && v <= 127.5 { // not where id overflowed
+			q = int32(math.RoundToEven(float64(v)))
+		}
+		q = min(max(q, -127), 127)
+		dst[8+i] = byte(int8(q))
+		sum += q
+	}
+	binary.LittleEndian.PutUint32(dst, math.Float32bits(d))
+	binary.LittleEndian.PutUint32(dst[4:], uint32(sum))
+	return true
+}
+
+func decodeQ8KV(dst []float32, src []byte, _ float32) {
+	d := math.Float32frombits(binary.LittleEndian.Uint32(src))
+	for i := range dst {
+		dst[i] = d * float32(int8(src[8+i]))
 	}
 }

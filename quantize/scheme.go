@@ -70,9 +70,19 @@ var formats = []*Format{
 	{Name: "iq4_nl", Class: Block, Bits: 4, Doc: "ggml: 32 channels, f16 scale, 16 values not evenly spaced",
 		block: &block{elements: 32, metadata: 2, encode: encodeIQ4NL, decode: decodeIQ4NL}},
 	{Name: "mxfp4", Class: Block, Bits: 4, Doc: "OCP MXFP4 and ggml: 32 channels, e2m1 codes, exponent ⌊log2 max|x|⌋−2",
-		block: &block{elements: 32, metadata: 1, encode: encodeMXFP4(func(v float32) int { return floorLog2(v) - 2 }), decode: decodeMXFP4}},
+		block: &block{elements: 32, metadata: 1, encode: encodeMXFP4(floorExponent, false), decode: decodeMXFP4}},
+	{Name: "mxfp4-ceil", Class: Block, Bits: 4, Doc: "as mxfp4, exponent ⌈log2(max|x|/6)⌉, ties to even: clips nothing",
+		block: &block{elements: 32, metadata: 1, encode: encodeMXFP4(ceilExponent, true), decode: decodeMXFP4}},
+	{Name: "mxfp4-round", Class: Block, Bits: 4, Doc: "as mxfp4, exponent round(log2(max|x|/6)), ties to even: MLX",
+		block: &block{elements: 32, metadata: 1, encode: encodeMXFP4(roundExponent, true), decode: decodeMXFP4}},
 	{Name: "nvfp4", Class: Block, Bits: 4, Doc: "ggml: 64 channels, e2m1 codes, an e4m3 scale max|x|/6 for each 16",
 		block: &block{elements: 64, metadata: 4, encode: encodeNVFP4, decode: decodeNVFP4}},
+	{Name: "nvfp4-ts", Class: Block, Bits: 4, Doc: "GPU toolchains: 16 channels, e2m1 codes, an e4m3 scale over the tensor's float32 scale max|x|/2688",
+		block: &block{elements: 16, metadata: 1, tensor: true, encode: encodeNVFP4TS, decode: decodeNVFP4TS}},
+	{Name: "q6_0", Class: Block, Bits: 6, Doc: "ik_llama.cpp: 32 channels, f16 scale refitted to the codes",
+		block: &block{elements: 32, metadata: 2, encode: encodeQ6_0, decode: decodeQ6_0}},
+	{Name: "q8_kv", Class: Block, Bits: 8, Doc: "ik_llama.cpp: a row, float32 scale max|x|/127 and the sum of its codes",
+		block: &block{metadata: 8, encode: encodeQ8KV, decode: decodeQ8KV}},
 }
 
 // A Zero is how an integer format places zero.
