@@ -108,7 +108,7 @@ func evalReport(r *eval.Report, view evalView) report {
 		outliers = diagnosisTable(r)
 	}
 	tables := append([]*table{dumpTable(r), outliers}, schemes...)
-	tables = append(tables, legend(schemes), checkTable(r.Checks), recommendationTable(r))
+	tables = append(tables, legend(r, schemes), checkTable(r.Checks), recommendationTable(r))
 	tables = slices.DeleteFunc(tables, func(t *table) bool { return len(t.rows) == 0 && len(t.notes) == 0 })
 	return report{title: "kvq eval", tables: tables, data: rowData(r.Rows), json: r, plots: evalPlots(r)}
 }
@@ -411,8 +411,12 @@ func rowTables(rows []*eval.Row, title string, layer func(*eval.Row) cell, view 
 }
 
 // legend explains the marks that the tables use, and what they leave out.
-func legend(tables []*table) *table {
+func legend(r *eval.Report, tables []*table) *table {
 	used, values := "", false
+	damage := "kl_mean, output_nmse"
+	if slices.ContainsFunc(r.Dumps, func(d eval.Dump) bool { return d.Queries == eval.Proxy }) {
+		damage = "k_centered_nmse, v_nmse"
+	}
 	for _, t := range tables {
 		for _, row := range t.rows {
 			used += row[len(row)-1].text
@@ -421,7 +425,7 @@ func legend(tables []*table) *table {
 	}
 	l := &table{}
 	for _, m := range []struct{ mark, meaning string }{
-		{markPareto, "nothing of its kind has fewer bits and less damage (kl_mean, output_nmse)"},
+		{markPareto, "nothing of its kind has fewer bits and less damage (" + damage + ")"},
 		{markOffline, "not online: what is stored depends on tokens still to come"},
 		{markIndistinct, "its kl_mean cannot be told from that of another row (95% interval)"},
 	} {

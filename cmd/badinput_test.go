@@ -1,0 +1,150 @@
+package cmd
+
+import (
+	"archive/zip"
+	"bytes"
+	"compress/flate"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// npy returns an array file of version 1 with the given shape and data.
+func npy(descr, shape string, data []byte) []byte {
+	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape)
+	header += strings.Repeat(" ", 63-(10+len(header))%64) + "\n"
+	b := []byte("\x93NUMPY\x01\x00")
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(header)))
+	return append(append(b, header...), data...)
+}
+
+// floats returns n float32 values, a few periods of something uneven.
+func floats(n int) []byte {
+	var b []byte
+	for i := range n {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(i%17)-8+float32(i%5)/3))
+	}
+	return b
+}
+
+// bomb is a small npz whose members inflate to 64 MiB of zeros each, behind
+// headers that name 128 bytes.
+func bomb() []byte {
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestSpeed) })
+	for _, name := range []string{"k.npy", "v.npy"} {
+		w, _ := z.Create(name)
+		w.Write(npy("<f4", "(1, 4, 8)", nil))
+		zeros := make([]byte, 1<<20)
+		for range 64 {
+			w.Write(zeros)
+		}
+	}
+	z.Close()
+	return b.Bytes()
+}
+
+// TestBadInput gives kvq eval what must fail: with one clear line, within a
+// second, and without asking for memory that the file does not hold.
+func TestBadInput(t *testing.T) {
+	good := npy("<f4", "(2, 1, 4, 8)", floats(2*4*8))
+	nan := bytes.Clone(good)
+	binary.LittleEndian.PutUint32(nan[len(nan)-4:], 0x7fc00000)
+	for _, test := range []struct {
+		name, file string
+		content    []byte
+		args       string // FILE stands for the file's path
+		code       int
+		stderr     string
+	}{
+		{"missing", "", nil, "--dump no-such-file.npy", exitFailure, "no-such-file.npy"},
+		{"empty file", "x.npy", nil, "--dump FILE", exitFailure, "x.npy"},
+		{"wrong magic", "x.npy", append([]byte("\x93NUMBY"), good[6:]...), "--dump FILE", exitFailure, "magic"},
+		{"truncated", "x.npy", good[:len(good)-1], "--dump FILE", exitFailure, "x.npy"},
+		{"header only", "x.npy", good[:20], "--dump FILE", exitFailure, "x.npy"},
+		{"shape larger than data", "x.npy", npy("<f4", "(2, 1, 8, 8)", floats(2*4*8)), "--dump FILE", exitFailure, "x.npy"},
+		{"2^40 elements", "x.npy", npy("<f4", "(2, 1024, 1048576, 512)", floats(8)), "--dump FILE", exitFailure, "x.npy"},
+		{"shape overflows", "x.npy", npy("<f4", "(2, 4611686018427387904, 4, 8)", floats(8)), "--dump FILE", exitFailure, "x.npy"},
+		{"no tokens", "x.npy", npy("<f4", "(2, 1, 0, 8)", nil), "--dump FILE", exitFailure, "x.npy"},
+		{"one dimension", "x.npy", npy("<f4", "(64,)", floats(64)), "--dump FILE", exitFailure, "x.npy"},
+		{"integers", "x.npy", npy("<i4", "(2, 1, 4, 8)", floats(2*4*8)), "--dump FILE", exitFailure, "x.npy"},
+		{"NaN", "x.npy", nan, "--dump FILE --scheme int8-token", exitFailure, "v head 0, token 3, channel 7 is NaN"},
+		{"npz bomb", "x.npz", bomb(), "--dump FILE --scheme int8-token", exitFailure, "x.npz"},
+		{"no zip", "x.npz", []byte("PK\x03\x04 and then nothing"), "--dump FILE", exitFailure, "x.npz"},
+		{"safetensors header of 2^60", "x.safetensors", append(binary.LittleEndian.AppendUint64(nil, 1<<60), "{}"...), "--dump FILE", exitFailure, "x.safetensors"},
+		{"safetensors is no JSON", "x.safetensors", append(binary.LittleEndian.AppendUint64(nil, 4), "{{{{"...), "--dump FILE", exitFailure, "x.safetensors"},
+		{"unknown kind of file", "x.bin", []byte("tensors, honestly"), "--dump FILE", exitFailure, "x.bin"},
+		{"empty directory", "", nil, "--dump EMPTY", exitFailure, "empty"},
+		{"unknown scheme", "x.npy", good, "--dump FILE --scheme int9-token", exitUsage, "int9-token"},
+		{"scheme typo", "x.npy", good, "--dump FILE --scheme int8-tokn", exitUsage, "int8-tokn"},
+		{"group larger than a head", "x.npy", good, "--dump FILE --scheme int8-token/32", exitUsage, "int8-token/32"},
+		{"nothing quantized", "x.npy", good, "--dump FILE --scheme exact", exitUsage, "exact"},
+		{"no dump", "", nil, "", exitUsage, "--dump"},
+		{"dump and parts", "x.npy", good, "--dump FILE --k FILE", exitUsage, "--k"},
+		{"keys only", "x.npy", good, "--k FILE", exitUsage, "--v"},
+		{"no such layer", "x.npy", good, "--dump FILE --layer 7", exitUsage, "--layer 7"},
+		{"layer list", "x.npy", good, "--dump FILE --layer a", exitUsage, "--layer"},
+		{"layout", "x.npy", good, "--dump FILE --layout dsh", exitUsage, "dsh"},
+		{"dtype", "x.npy", good, "--dump FILE --dtype int4", exitUsage, "int4"},
+		{"queries", "x.npy", good, "--dump FILE --queries none", exitUsage, "--queries"},
+		{"threads", "x.npy", good, "--dump FILE --threads 0", exitUsage, "--threads"},
+		{"instruction set", "x.npy", good, "--dump FILE --isa mmx", exitUsage, "mmx"},
+		{"scale", "x.npy", good, "--dump FILE --scale -1", exitUsage, "scale"},
+		{"outlier ratio", "x.npy", good, "--dump FILE --outlier-ratio 0.5", exitUsage, "--outlier-ratio"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, test.file)
+			if test.file != "" {
+				if err := os.WriteFile(path, test.content, 0o666); err != nil {
+					t.Fatal(err)
+				}
+			}
+			empty := filepath.Join(dir, "empty")
+			if err := os.Mkdir(empty, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"eval", "--no-bench"}
+			for _, a := range strings.Fields(test.args) {
+				switch a {
+				case "FILE":
+					a = path
+				case "EMPTY":
+					a = empty
+				}
+				args = append(args, a)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			code, stdout, stderr := run(args...)
+			runtime.ReadMemStats(&after)
+			if code != test.code || stdout != "" {
+				t.Errorf("exit code %d, want %d; stdout %q", code, test.code, stdout)
+			}
+			line, rest, _ := strings.Cut(stderr, "\n")
+			if !strings.HasPrefix(line, "kvq: ") || !strings.Contains(stderr, test.stderr) {
+				t.Errorf("stderr %q, want one line with %q", stderr, test.stderr)
+			}
+			for l := range strings.Lines(rest) {
+				if !strings.HasPrefix(l, "kvq: hint: ") {
+					t.Errorf("a second line that is no hint: %q", l)
+				}
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("took %v", took) // a second, and room for a busy machine
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > 100<<20 {
+				t.Errorf("allocated %d MiB", n>>20)
+			}
+		})
+	}
+}
