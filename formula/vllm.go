@@ -95,12 +95,16 @@ type vllmOptions struct {
 	skipWindow bool
 }
 
-// vllmGPUs are the devices whose attention backends are known, with vLLM's
-// default for the tokens of a step and for the sequences of one.
-var vllmGPUs = map[string]struct{ batched, sequences int64 }{
-	"sm80":  {2048, 256},
-	"sm90":  {8192, 1024},
-	"sm100": {16384, 1024},
+// vllmStep is vLLM's default on a device for the tokens and the sequences of
+// one step.
+func vllmStep(gpu string) (tokens, sequences int64) {
+	switch gpu {
+	case "sm80":
+		return 2048, 256
+	case "sm100":
+		return 16384, 1024
+	}
+	return 8192, 1024
 }
 
 func parseVLLMOptions(req Request, t vllmCacheType) (vllmOptions, error) {
@@ -114,7 +118,8 @@ func parseVLLMOptions(req Request, t vllmCacheType) (vllmOptions, error) {
 	}
 	o.gpu = r.text("gpu", o.gpu, "sm80", "sm90", "sm100")
 	o.blockSize = r.int("block-size", 0, 1)
-	o.batched = r.tokens("max-num-batched-tokens", vllmGPUs[o.gpu].batched)
+	step, _ := vllmStep(o.gpu)
+	o.batched = r.tokens("max-num-batched-tokens", step)
 	async := r.bool("async-scheduling", o.rules.inFlight)
 	o.batches = 1
 	if o.rules.inFlight {
@@ -156,7 +161,7 @@ func parseVLLMOptions(req Request, t vllmCacheType) (vllmOptions, error) {
 	return o, r.err
 }
 
-// vllmRulesOf gives the rules of a release (vllm_rules.md H): a rule holds from
+// vllmRulesOf gives the rules of a release (docs/planning-vllm.md §7): a rule holds from
 // the release in which it was first seen.
 func vllmRulesOf(version string) (vllmRules, error) {
 	bad := fmt.Errorf("engine option version: %q is not a release of vLLM from 0.6 on, such as 0.33 or 0.19.1", version)
@@ -184,322 +189,12 @@ func vllmRulesOf(version string) (vllmRules, error) {
 	}
 	r := vllmRules{
 		engineV1: from(8, 0), grouping: from(10, 0), spread: 125, padPages: from(24, 0), inFlight: from(26, 0),
-		promote: from(27, 1), nullBlock: from(29, 0), byConcurrency: from(20, 2),
+		promote: from(27, 1), nullBlock: from(29, 0), byConcurrency: from(20, 2), unknown: from(34, 0),
 	}
 	if from(19, 1) {
 		r.spread = 150
 	}
 	return r, nil
-}
-
-// compressed reports whether the model has DeepSeek-V4's compressed entries.
-func compressed(m *Model) bool {
-	return slices.ContainsFunc(m.Geometry, func(g Group) bool { return g.Kind == Compressed })
-}
-
-// vllmModel is the model as vLLM's planner sees it on one rank.
-type vllmModel struct {
-	layers []vllmLayers
-	types  []vllmCacheType // of each entry
-	draft  []int           // entries of draft layers
-	stages [][]int64
-	block  int64
-}
-
-// vllmLayersOf lists the model's layers in the order in which vLLM meets them,
-// with blocks and pages set.
-func vllmLayersOf(req Request, o vllmOptions, t vllmCacheType) (vllmModel, error) {
-	var c calc
-	var out vllmModel
-	m := req.Model
-	plain, err := lookupVLLMCacheType("auto")
-	if err != nil {
-		return out, err
-	}
-	if m.DType == "float16" {
-		plain.store = "float16"
-	}
-	asked := t.name
-	if t.name == "auto" {
-		t = plain
-	}
-	latents := false
-	for _, g := range m.Geometry {
-		if g.Latent() && g.Extra == "" {
-			latents = true
-		}
-		if heads := g.KVHeads; !g.Latent() && heads%req.TP != 0 && req.TP%heads != 0 {
-			return out, &vllmRefused{fmt.Sprintf("%d KV heads can be neither split nor repeated over %d ranks", heads, req.TP)}
-		}
-	}
-	indexed := slices.ContainsFunc(m.Geometry, func(g Group) bool { return g.Extra == Index })
-	if latents && indexed && t.name == "fp8" && o.gpu == "sm90" {
-		// The only sparse backend there keeps the rope part in 16 bits.
-		if t, err = lookupVLLMCacheType("fp8_ds_mla"); err != nil {
-			return out, err
-		}
-	}
-	blocks := m.Blocks()
-	skip := map[int64]bool{}
-	for _, i := range o.skip {
-		if i >= int64(len(blocks)) {
-			return out, fmt.Errorf("engine option skip-layers: no layer %d in a model of %d", i, len(blocks))
-		}
-		skip[i] = true
-	}
-	if t.turboQuant() && len(m.States) == 0 {
-		for _, i := range []int{0, 1, len(blocks) - 2, len(blocks) - 1} {
-			skip[int64(max(i, 0))] = true
-		}
-	}
-	var rule vllmBlockRule
-	stageOf, stages, err := vllmStages(int64(len(blocks)), req.PP)
-	if err != nil {
-		return out, err
-	}
-	var counts [][]int64 // by entry and stage
-	add := func(l vllmLayers, as vllmCacheType, n, stage int64) int {
-		at := slices.IndexFunc(out.layers, l.alike)
-		if at < 0 {
-			l.Count = 0
-			at = len(out.layers)
-			out.layers, out.types = append(out.layers, l), append(out.types, as)
-			counts = append(counts, make([]int64, stages))
-		}
-		out.layers[at].Count += n
-		counts[at][stage] += n
-		return at
-	}
-	addGroup := func(g Group, n, stage int64, left bool) (int, error) {
-		l := vllmLayers{Heads: max(1, g.KVHeads/req.TP), DimK: g.HeadDimK, DimV: g.HeadDimV, Window: g.Window, Kind: vllmFull}
-		switch {
-		case g.Extra == Index && latents:
-			l.Kind, l.Heads, l.Store = vllmIndex, 1, "uint8"
-			// fp8 values and a float32 scale for every 128 of them.
-			l.DimK = c.add(g.HeadDimK, c.mul(ceilDiv(g.HeadDimK, 128), 4))
-			l.TokenBytes = l.DimK
-		case g.Extra == Index:
-			l.Kind, l.Heads, l.Store = vllmIndex, 1, "bfloat16"
-			l.TokenBytes = c.mul(g.HeadDimK, elementBytes)
-		case g.Latent():
-			l.Kind, l.Heads = vllmMLA, 1
-		case g.Kind == Sliding:
-			l.Kind = vllmSliding
-			if strings.HasPrefix(strings.ToLower(m.Family), "cohere2") {
-				l.Window++ // its sliding layers ask for one token more
-			}
-		case g.Kind == Chunked:
-			l.Kind = vllmChunked
-		}
-		as := t
-		if left || o.skipWindow && l.Kind == vllmSliding {
-			as = plain
-			if t.quantized() && rule.WideToken == 0 && l.Kind != vllmIndex {
-				// The alignment prices the model's first layer, and packed
-				// types as if they were bytes.
-				rule.WideToken = c.mul(l.Heads, plain.head(l.DimK, l.DimV))
-				rule.QuantToken = c.mul(l.Heads, t.head(l.DimK, l.DimV))
-				if t.turboQuant() {
-					rule.QuantToken = c.mul(l.Heads, l.DimK+l.DimV)
-				}
-			}
-		}
-		l, err := as.stored(&c, l)
-		if err != nil {
-			return 0, err
-		}
-		return add(l, as, n, stage), nil
-	}
-	v4 := compressed(m)
-	if v4 && !slices.Contains([]string{"auto", "bfloat16", "fp8", "fp8_ds_mla"}, asked) {
-		return out, &vllmRefused{fmt.Sprintf("its attention backend for compressed latents stores fp8_ds_mla, not %s", asked)}
-	}
-	for i, b := range blocks {
-		stage := stageOf(int64(i))
-		if v4 {
-			for _, g := range b.Groups {
-				for _, l := range vllmV4Layers(m.Geometry[g]) {
-					add(l, t, 1, stage)
-				}
-			}
-			continue
-		}
-		// A layer's indexer registers its cache before the layer does where
-		// both are latents, after it where they are heads.
-		groups := slices.Clone(b.Groups)
-		slices.SortStableFunc(groups, func(x, y int) int {
-			return indexLast(m.Geometry[x], !latents) - indexLast(m.Geometry[y], !latents)
-		})
-		for _, g := range groups {
-			if _, err := addGroup(m.Geometry[g], 1, stage, skip[int64(i)]); err != nil {
-				return out, err
-			}
-		}
-		for _, s := range b.States {
-			l, step := vllmStateLayer(&c, m.States[s], req.TP, o, m.Family)
-			rule.StateStep = max(rule.StateStep, step)
-			add(l, t, 1, stage)
-		}
-	}
-	if m.Cross != nil {
-		l := vllmLayers{Kind: vllmCross, Heads: max(1, m.Cross.KVHeads/req.TP), DimK: m.Cross.HeadDimK, DimV: m.Cross.HeadDimV}
-		if l, err = t.stored(&c, l); err != nil {
-			return out, err
-		}
-		add(l, t, m.Cross.Layers, stages-1)
-	}
-	if o.guessed > 0 {
-		for _, g := range m.Draft {
-			if v4 {
-				for _, l := range vllmV4Layers(g) {
-					out.draft = append(out.draft, add(l, t, g.Count, stages-1))
-				}
-				continue
-			}
-			at, err := addGroup(g, g.Count, stages-1, false)
-			if err != nil {
-				return out, err
-			}
-			out.draft = append(out.draft, at)
-		}
-	}
-	rule.Asked = o.blockSize
-	rule.Kernel = vllmKernel(out.layers, t, o, v4)
-	rule.LatentStep = 128
-	if !o.rules.nullBlock {
-		rule.StateStep, rule.LatentStep = 1, 64
-	}
-	if v4 {
-		out.block = 256
-	} else {
-		out.block = rule.set(&c, out.layers)
-	}
-	for i := range out.layers {
-		// Without prefix caching one state is the whole request's.
-		if out.layers[i].Kind == vllmState && !o.prefix {
-			out.layers[i].Block = o.maxLen
-		}
-	}
-	if stages > 1 {
-		for s := range stages {
-			one := make([]int64, len(out.layers))
-			for i := range one {
-				one[i] = counts[i][s]
-			}
-			out.stages = append(out.stages, one)
-		}
-	}
-	return out, c.err
-}
-
-// indexLast orders an indexer's keys after or before the layer's own cache.
-func indexLast(g Group, last bool) int {
-	switch {
-	case g.Extra != Index:
-		return 0
-	case last:
-		return 1
-	}
-	return -1
-}
-
-// vllmStages says which stage a block is in: as even as it goes, with what is
-// left over on the stages before the last.
-func vllmStages(blocks, pp int64) (of func(int64) int64, stages int64, err error) {
-	if pp > blocks {
-		return nil, 0, fmt.Errorf("%d pipeline stages for %d layers", pp, blocks)
-	}
-	var ends []int64
-	end := int64(0)
-	for s := range pp {
-		end += blocks / pp
-		if left := pp - 1 - s; left >= 1 && left <= blocks%pp {
-			end++
-		}
-		ends = append(ends, end)
-	}
-	return func(i int64) int64 {
-		at, _ := slices.BinarySearch(ends, i+1)
-		return int64(at)
-	}, pp, nil
-}
-
-// vllmStateLayer is a layer's recurrent state on one rank, and the step that
-// its checkpoints ask of the block size.
-func vllmStateLayer(c *calc, s State, tp int64, o vllmOptions, family string) (vllmLayers, int64) {
-	conv := s.ConvElements
-	if o.guessed > 0 && s.ConvSteps > 0 {
-		// Each guessed token's input stays in the convolution's window.
-		conv = c.mul(conv/s.ConvSteps, c.add(s.ConvSteps, o.guessed))
-	}
-	l := vllmLayers{
-		Kind:        vllmState,
-		StateBytes:  c.add(c.mul(ceilDiv(conv, tp), s.ConvBytes), c.mul(ceilDiv(s.SSMElements, tp), s.SSMBytes)),
-		Speculative: o.guessed,
-		Store:       s.Kind,
-	}
-	if !o.rules.nullBlock {
-		return l, 1
-	}
-	switch {
-	case s.Kind == "mamba2":
-		l.Checkpoint = 1
-	case !o.prefix:
-	case s.Kind == "gdn" && o.gpu != "sm80":
-		l.Checkpoint = 1
-		return l, 64
-	case s.Kind == "kda" && strings.Contains(strings.ToLower(family), "k3"):
-		l.Checkpoint = 1
-		return l, 16
-	}
-	return l, 1
-}
-
-// vllmKernel is the smallest block that every attention backend of the model
-// takes (vllm_rules.md B6).
-func vllmKernel(layers []vllmLayers, t vllmCacheType, o vllmOptions, v4 bool) int64 {
-	var latent, index, wide bool
-	for _, l := range layers {
-		latent = latent || l.Kind == vllmMLA
-		index = index || l.Kind == vllmIndex
-		wide = wide || l.DimK >= 512 && l.Kind != vllmMLA && l.Kind != vllmIndex
-	}
-	switch {
-	case v4:
-		return 256
-	case index && !latent:
-		return 128
-	case index:
-		return 64
-	case latent && o.gpu == "sm100":
-		return 32
-	case latent && t.fp8() && o.gpu == "sm90":
-		return 64
-	case wide && t.fp8() && o.gpu == "sm90":
-		return 64
-	}
-	return 16
-}
-
-// vllmV4Layers are the caches of one of DeepSeek-V4's layers: latents of 584
-// bytes and index keys in blocks of 64 of them, and beside compressed ones the
-// compressor's running sums in float32, all in whole multiples of 576 bytes.
-// The blocks are the engine's own.
-func vllmV4Layers(g Group) []vllmLayers {
-	const latent, align, block = 584, 576, 256
-	if g.Extra == "" {
-		return []vllmLayers{{Kind: vllmSlidingMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Window: max(g.Window, 1), Block: 64, Align: align}}
-	}
-	entry := vllmLayers{Kind: vllmMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Ratio: max(g.Ratio, 1), Block: block, Align: align}
-	if g.Extra == Index {
-		entry.DimK, entry.TokenBytes = vllmIndexKey, vllmIndexKey
-	}
-	sums := vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: 4 * g.HeadDimK, Store: "float32", Window: 2 * entry.Ratio, Block: 4, Align: align}
-	if g.Ratio > 4 { // the short ratio's windows overlap, so each keeps two sums
-		sums.DimK, sums.Window, sums.Block = 2*g.HeadDimK, g.Ratio, 8
-	}
-	sums.TokenBytes = 4 * sums.DimK
-	return []vllmLayers{entry, sums}
 }
 
 func reserveVLLM(req Request) (Reservation, error) {
@@ -742,7 +437,10 @@ func vllmWarnings(req Request, o vllmOptions, model vllmModel, plan vllmPlan) []
 		}
 		out = append(out, text)
 	}
-	if limit := vllmGPUs[o.gpu].sequences; len(req.Model.States) > 0 && plan.numBlocks > 0 && plan.numBlocks < limit {
+	if o.rules.unknown {
+		out = append(out, "the rules are those of vllm 0.33.0, not of a later release")
+	}
+	if _, limit := vllmStep(o.gpu); len(req.Model.States) > 0 && plan.numBlocks > 0 && plan.numBlocks < limit {
 		out = append(out, fmt.Sprintf("with recurrent states vllm starts only where max-num-seqs is at most %d, its blocks; the default on %s is %d", plan.numBlocks, o.gpu, limit))
 	}
 	return out

@@ -186,7 +186,7 @@ func (p vllmPlan) entry(i int) int {
 	return -1
 }
 
-// blockBytes is the width of a block on a stage (rule 22, rule 24).
+// blockBytes is the width of a block on a stage (docs/planning-vllm.md §5).
 func (p vllmPlan) blockBytes(c *calc, stage [][2]int64) int64 {
 	width, unit := int64(0), int64(1)
 	for _, g := range p.groups {
@@ -221,7 +221,7 @@ func (p vllmPlan) smallestBlock() int64 {
 }
 
 // requestBlocks is how many blocks a request of so many tokens takes, by group
-// and in total (vllm_rules.md D).
+// and in total (docs/planning-vllm.md §4).
 func (p vllmPlan) requestBlocks(tokens int64) (blocks []int64, total int64, err error) {
 	var c calc
 	for _, g := range p.groups {

@@ -12,7 +12,7 @@ type vllmGroup struct {
 	index, of int64
 }
 
-// vllmGroups is how vLLM puts a model's layers into groups (vllm_rules.md E).
+// vllmGroups is how vLLM puts a model's layers into groups (docs/planning-vllm.md §5).
 type vllmGroups struct {
 	layers []vllmLayers // as planned: blocks and pages may have been unified
 	groups []vllmGroup
@@ -37,7 +37,7 @@ var errVLLMHybridOff = errors.New("without the hybrid KV cache manager every lay
 // errVLLMPages is a set of pages that no block can hold.
 var errVLLMPages = errors.New("its layers' pages have no common size: one of them neither divides the largest nor can be padded")
 
-// vllmRules are the rules that changed between versions (vllm_rules.md H).
+// vllmRules are the rules that changed between versions (docs/planning-vllm.md §7).
 type vllmRules struct {
 	engineV1      bool  // concurrency is counted in blocks, not in tokens
 	grouping      bool  // the hybrid KV cache manager exists
@@ -46,6 +46,7 @@ type vllmRules struct {
 	inFlight      bool  // windows reach back over every batch in flight, not one
 	promote       bool  // latents beside windows fall back to one full group
 	nullBlock     bool  // the null block, layouts, packing and checkpoint blocks
+	unknown       bool  // a release later than the rules
 	byConcurrency bool  // "KV cache size" is concurrency x length, not the first group's
 }
 
@@ -123,7 +124,7 @@ func sameWindow(layers []vllmLayers) bool {
 	return true
 }
 
-// oneFamily reports whether all layers need the same blocks (rule 18): full
+// oneFamily reports whether all layers need the same blocks (§5.2 of docs/planning-vllm.md): full
 // attention of any form, windows of one length, chunks of one length, each
 // with one block size.
 func oneFamily(layers []vllmLayers) bool {
@@ -152,7 +153,7 @@ func sameFamily(a, b vllmLayers) bool {
 }
 
 // promoteVLLM turns windowed layers into full ones, for block allocation only
-// (rule 23): nothing happens where all layers need the same blocks anyway, and
+// (§5.7): nothing happens where all layers need the same blocks anyway, and
 // windows stay windows where no layer is full.
 func promoteVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, error) {
 	if len(layers) == 1 || oneFamily(layers) {
@@ -211,7 +212,7 @@ func onlyHeads(layers []vllmLayers) bool {
 	return true
 }
 
-// unifyVLLM gives all layers the largest page (rule 20).
+// unifyVLLM gives all layers the largest page (§5.4).
 func unifyVLLM(c *calc, layers []vllmLayers, rules vllmRules) ([]vllmLayers, error) {
 	largest := int64(0)
 	for _, l := range layers {
@@ -262,7 +263,7 @@ func fallBackVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, bool) {
 	return full, err == nil
 }
 
-// splitVLLM cuts the layers of each spec into groups of a common size (rule 21).
+// splitVLLM cuts the layers of each spec into groups of a common size (§5.5).
 func splitVLLM(layers []vllmLayers, rules vllmRules) vllmGroups {
 	layers = mergeAlike(layers)
 	smallest, largest := layers[0].Count, int64(0)
@@ -284,7 +285,7 @@ func splitVLLM(layers []vllmLayers, rules vllmRules) vllmGroups {
 	return plan
 }
 
-// A vllmBucket is layers of one family whose pages may differ (rule 24).
+// A vllmBucket is layers of one family whose pages may differ (§5.3).
 type vllmBucket struct {
 	specs []int
 	// layers counts them by page size, in the order of appearance.
@@ -311,7 +312,7 @@ func (b vllmBucket) widest(c *calc, n int64) int64 {
 	return total
 }
 
-// packVLLM lays groups of differing pages side by side in blocks (rule 24).
+// packVLLM lays groups of differing pages side by side in blocks (§5.3).
 func packVLLM(c *calc, layers []vllmLayers) vllmGroups {
 	var buckets []vllmBucket
 next:

@@ -50,7 +50,7 @@ type vllmLayers struct {
 	Align  int64 // the page is a multiple of so many bytes; 0 is 1
 }
 
-// held is what a page holds without padding (vllm_rules.md A1, A4).
+// held is what a page holds without padding (docs/planning-vllm.md §2).
 func (l vllmLayers) held(c *calc) int64 {
 	if l.Kind == vllmState {
 		return l.StateBytes
@@ -72,8 +72,8 @@ func (l vllmLayers) alike(other vllmLayers) bool {
 	return l == other
 }
 
-// A vllmCacheType is one value of vLLM's --kv-cache-dtype (vllm_rules.md A2,
-// A3). The bytes are those of one token.
+// A vllmCacheType is one value of vLLM's --kv-cache-dtype (docs/planning-vllm.md
+// §2). The bytes are those of one token.
 type vllmCacheType struct {
 	name  string
 	store string // by torch's name
@@ -220,7 +220,7 @@ func (t vllmCacheType) stored(c *calc, l vllmLayers) (vllmLayers, error) {
 	return l, nil
 }
 
-// vllmBlockRule is what the block size depends on (vllm_rules.md B).
+// vllmBlockRule is what the block size depends on (docs/planning-vllm.md §3).
 type vllmBlockRule struct {
 	Asked      int64 // --block-size; 0: not given
 	Kernel     int64 // smallest block that every attention backend takes
