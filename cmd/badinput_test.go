@@ -99,6 +99,13 @@ func TestBadInput(t *testing.T) {
 		{"instruction set", "x.npy", good, "--dump FILE --isa mmx", exitUsage, "mmx"},
 		{"scale", "x.npy", good, "--dump FILE --scale -1", exitUsage, "scale"},
 		{"outlier ratio", "x.npy", good, "--dump FILE --outlier-ratio 0.5", exitUsage, "--outlier-ratio"},
+		{"gate without scheme", "x.npy", good, "--dump FILE --fail-if kl_mean>1", exitUsage, "--scheme"},
+		{"gate on an unknown figure", "x.npy", good, "--dump FILE --scheme int8-token --fail-if karma>1", exitUsage, "karma"},
+		{"gate without number", "x.npy", good, "--dump FILE --scheme int8-token --fail-if v_nmse>", exitUsage, "v_nmse"},
+		{"gate on stand-in queries", "x.npy", good, "--dump FILE --scheme int8-token --fail-if kl_mean>1", exitUsage, "--allow-proxy"},
+		{"missing baseline", "x.npy", good, "--dump FILE --scheme int8-token --baseline no-such.json", exitFailure, "no-such.json"},
+		{"baseline of another kind", "x.npy", good, "--dump FILE --scheme int8-token --baseline FILE", exitFailure, "x.npy"},
+		{"tolerance", "x.npy", good, "--dump FILE --scheme int8-token --baseline FILE --tolerance -1%", exitUsage, "--tolerance"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()

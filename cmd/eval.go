@@ -117,7 +117,7 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 		return err
 	}
 	r.Warnings = append(src.warnings, r.Warnings...)
-	failed, err := gate.check(r)
+	failed, err := gate.check(r, out)
 	if err != nil {
 		return err
 	}

@@ -103,6 +103,9 @@ func (o *output) write(render func(io.Writer) error) error {
 // warn prints a warning: the result stands, but the reader should know.
 func (o *output) warn(format string, args ...any) { o.say("warning: ", format, args) }
 
+// note prints what is worth knowing and no cause for doubt.
+func (o *output) note(format string, args ...any) { o.say("note: ", format, args) }
+
 // hint prints what the user could do next.
 func (o *output) hint(format string, args ...any) { o.say("hint: ", format, args) }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvq/dumps"
+	"kvq/eval"
 	"kvq/quantize"
 )
 
@@ -181,20 +182,25 @@ type hintError struct {
 }
 
 func (e hintError) Unwrap() error { return e.error }
-
-// Hint is looked for on every error that reaches Main, so that other packages
-// can offer one without importing this one.
-func (e hintError) Hint() string { return e.hint }
+func (e hintError) Hint() string  { return e.hint }
 
 // withHint adds a hint, printed on a line of its own, to err.
 func withHint(err error, format string, args ...any) error {
 	return hintError{err, fmt.Sprintf(format, args...)}
 }
 
+// hintOf returns the hint that an error of this or another package carries.
 func hintOf(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
+	var hinted interface{ Hint() string }
+	var scheme *quantize.SchemeError
+	var check *eval.UsageError
+	switch {
+	case errors.As(err, &hinted):
+		return hinted.Hint()
+	case errors.As(err, &scheme):
+		return scheme.Hint
+	case errors.As(err, &check):
+		return check.Hint
 	}
 	return ""
 }
@@ -205,10 +211,11 @@ func exitCode(err error) int {
 	var no noError
 	var scheme *quantize.SchemeError // a name that was typed
 	var option *dumps.OptionError    // a flag's value
+	var check *eval.UsageError       // a check that cannot be asked
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &usage), errors.As(err, &scheme), errors.As(err, &option):
+	case errors.As(err, &usage), errors.As(err, &scheme), errors.As(err, &option), errors.As(err, &check):
 		return exitUsage
 	case errors.As(err, &no):
 		return exitNo
