@@ -548,7 +548,8 @@ func (r *hfReader) readDType() {
 }
 
 // readDraft notes the layers that only speculative decoding uses. Their own
-// cache is one of the model's plain layers each, where there is one.
+// cache is one of the model's plain layers each, full where there is one, else
+// sliding (DeepSeek-V4: its compression ratio there is 0).
 func (r *hfReader) readDraft() {
 	n, key := r.c.first("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "n_predict")
 	if n < 1 || n > maxHFLayers {
@@ -556,10 +557,12 @@ func (r *hfReader) readDraft() {
 	}
 	r.note("%d draft (MTP) layers (%s) are apart: only speculative decoding keeps their cache", n, key)
 	r.fact("draft layers", n, "config.json: "+r.c.path+key)
-	for i := len(r.layers) - 1; i >= 0; i-- {
-		if l := r.layers[i]; l.kind == Full {
-			r.m.Draft = Geometry{{Count: n, Kind: Full, KVHeads: l.heads, HeadDimK: l.k, HeadDimV: l.v}}
-			return
+	for _, kind := range []Kind{Full, Sliding} {
+		for i := len(r.layers) - 1; i >= 0; i-- {
+			if l := r.layers[i]; l.kind == kind {
+				r.m.Draft = Geometry{{Count: n, Kind: kind, Window: l.window, KVHeads: l.heads, HeadDimK: l.k, HeadDimV: l.v}}
+				return
+			}
 		}
 	}
 }

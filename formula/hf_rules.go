@@ -790,12 +790,19 @@ func yoco(r *hfReader) error {
 // State shapes of one layer and one sequence.
 
 // stateBytes sets the element sizes: conv in the model's type, the recurrent
-// part in the type the file names, else the model's.
+// part in the type the file or the class names, else the model's.
 func (r *hfReader) stateBytes() {
 	r.state.ConvBytes, r.state.SSMBytes = 2, 2
+	if strings.HasPrefix(r.textType, "nemotron_h") {
+		r.state.SSMBytes = 4 // mamba_ssm_cache_dtype of the class
+	}
 	for _, key := range []string{"mamba_ssm_cache_dtype", "mamba_ssm_dtype", "ssm_dtype"} {
-		if r.c.isString(key) && r.c.text(key) == "float32" {
+		switch {
+		case !r.c.isString(key):
+		case r.c.text(key) == "float32":
 			r.state.SSMBytes = 4
+		default:
+			r.state.SSMBytes = 2
 		}
 	}
 }
@@ -918,11 +925,7 @@ func lightningState(r *hfReader) error {
 	if err != nil {
 		return err
 	}
-	if err := r.stateOf("lightning", 0, 0, ssm); err != nil {
-		return err
-	}
-	r.state.SSMBytes = 4
-	return nil
+	return r.stateOf("lightning", 0, 0, ssm)
 }
 
 func shortConvState(r *hfReader) error {
