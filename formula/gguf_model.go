@@ -15,6 +15,9 @@ func (g *GGUF) Model(assume bool) (*Model, error) {
 		Family: l.name, Params: g.Parameters, Layers: l.trunk(), MaxContext: l.trainContext,
 		Source: "gguf", gguf: g, assumed: assume,
 	}
+	if l.router {
+		m.Layers = l.layers
+	}
 	m.Name, _ = g.Text("general.name")
 	if m.Name == "" {
 		m.Name = l.name

@@ -466,7 +466,9 @@ func sharedKVLayers(m *llamaModel, k *ggufKeys) {
 		k.fail("attention.shared_kv_layers", "%d of %d layers", shared, m.layers)
 		return
 	}
-	m.cached = m.layers - shared
+	if m.cached = m.layers - shared; m.cached < 2 {
+		k.fail("attention.shared_kv_layers", "%d of %d layers keep a cache of their own, llama.cpp needs 2", m.cached, m.layers)
+	}
 }
 
 // widthsWithoutHeads: the widths are read even where the first layer, a
