@@ -64,11 +64,7 @@ func (g *GGUF) Model(assume bool) (*Model, error) {
 		}
 	}
 	l.addStates(m, plan)
-	if l.nextn > 0 && !l.router {
-		draft, err := l.plan("", true)
-		if err != nil {
-			return nil, err
-		}
+	if draft, err := l.plan("", true); err == nil {
 		for _, c := range draft.caches {
 			for _, layer := range c.layers {
 				m.Draft, _ = m.Draft.addLayer(l.group(c, layer))

@@ -23,8 +23,8 @@ func LlamaCpp() Engine {
 			{"ub", "512", "micro-batch, as -ub: sliding layers keep their window and this many tokens"},
 			{"b", "2048", "batch, as -b"},
 			{"fa", "auto", "flash attention, as -fa: auto, on or off; off pads V to the widest layer and refuses a quantized V"},
-			{"pad", "256", "cells are a multiple of this: 32 in builds before November 2025 without flash attention"},
-			{"swa-full", "no", "sliding layers keep the whole context, as --swa-full; so do builds before May 2025 and ik_llama.cpp"},
+			{"pad", "256", "cells are a multiple of this; 32 in older builds without flash attention"},
+			{"swa-full", "no", "sliding layers keep the whole context, as --swa-full and as ik_llama.cpp and builds before May 2025 do"},
 			{"mla", "as the file says", "latent attention: latent, latent+v (mainline of 2025) or expanded"},
 			{"rs-seq", "0", "state snapshots for each slot beside the current one, for speculative decoding"},
 			{"mtp", "no", "add the draft context of the next-token-prediction layers"},
@@ -443,6 +443,7 @@ func (r *llamaReservation) finish(p *llamaPlan, x llamaContext) {
 	if r.swaCells > 0 {
 		detail("swa_cells", "cells of a stream, sliding layers", r.swaCells)
 	}
+	detail("n_ctx", "n_ctx, over all slots", r.c.mul(x.cells[baseCells], x.streams))
 	detail("streams", "streams", x.streams)
 	detail("k_bytes", "K", r.kTotal)
 	detail("v_bytes", "V", r.vTotal)

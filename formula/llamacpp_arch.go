@@ -92,6 +92,9 @@ type llamaArch struct {
 	ff bool
 	// own reads what no other field can say
 	own func(*llamaModel, *ggufKeys)
+	// drafts: beside a state, the next-token-prediction layers run in a context
+	// of their own; others would get all their caches a second time
+	drafts bool
 	// draftOnly names a model that lives on another one's cache or hidden states
 	draftOnly string
 }
@@ -110,7 +113,7 @@ var (
 	plainArch     = llamaArch{}
 	encoderArch   = llamaArch{memory: noMemory}
 	diffusionArch = llamaArch{memory: noMemory}
-	gatedDelta    = llamaArch{memory: hybridMemory, state: llamaSSM, recur: recurrentInterval, every: 4}
+	gatedDelta    = llamaArch{memory: hybridMemory, drafts: true, state: llamaSSM, recur: recurrentInterval, every: 4}
 	rwkvArch      = llamaArch{memory: recurrentMemory, state: llamaWKV}
 )
 
@@ -182,7 +185,7 @@ var llamaArchs = map[string]llamaArch{
 	"lfm2":           {memory: hybridMemory, state: llamaShortconv, recur: recurrentZeroKV, rollback: true, own: slidingUnlessRecurrent},
 	"lfm2moe":        {memory: hybridMemory, state: llamaShortconv, recur: recurrentZeroKV, rollback: true},
 	"nemotron_h":     {memory: hybridMemory, state: llamaSSM, recur: recurrentZeroKVFF, ff: true, rollback: true},
-	"nemotron_h_moe": {memory: hybridMemory, state: llamaSSM, recur: recurrentZeroKVFF, ff: true, rollback: true},
+	"nemotron_h_moe": {memory: hybridMemory, drafts: true, state: llamaSSM, recur: recurrentZeroKVFF, ff: true, rollback: true},
 	"qwen3next":      gatedDelta,
 	"qwen35":         gatedDelta.rollingBack(),
 	"qwen35moe":      gatedDelta.rollingBack(),
@@ -191,8 +194,8 @@ var llamaArchs = map[string]llamaArch{
 	"minimax-01":  {memory: hybridMemory, state: llamaLinear, recur: recurrentInterval, every: 8},
 	"kimi-linear": {memory: hybridMemory, state: llamaKDA, recur: recurrentZeroKV, mla: mlaNeeded},
 	"kimi-k3":     {memory: hybridMemory, state: llamaKDA, recur: recurrentZeroKV, mla: mlaLatentV, rollback: true},
-	"bailingmoe3": {memory: hybridMemory, state: llamaKDA, recur: recurrentZeroKV, mla: mlaNeeded, rollback: true},
-	"glm5-next": {memory: hybridIndexMemory, state: llamaKDA, recur: recurrentZeroKV, mla: mlaLatentV, rollback: true,
+	"bailingmoe3": {memory: hybridMemory, drafts: true, state: llamaKDA, recur: recurrentZeroKV, mla: mlaNeeded, rollback: true},
+	"glm5-next": {memory: hybridIndexMemory, drafts: true, state: llamaKDA, recur: recurrentZeroKV, mla: mlaLatentV, rollback: true,
 		own: glm5Indexer},
 
 	"minimax-m3": {memory: msaMemory, own: indexerAfterDense},

@@ -100,6 +100,9 @@ func (m *llamaModel) plan(mla string, draft bool) (*llamaPlan, error) {
 		if m.nextn == 0 || m.router {
 			return nil, fmt.Errorf("architecture %s: the file has no next-token-prediction layers", m.name)
 		}
+		if ok := m.memory == attentionMemory || m.memory == dsaMemory || m.memory == dsv4Memory || m.drafts; !ok {
+			return nil, fmt.Errorf("architecture %s: llama.cpp does not run its next-token-prediction layers", m.name)
+		}
 		m.draftCaches(p, kOnly)
 		return p, nil
 	}
@@ -318,7 +321,7 @@ func (m *llamaModel) draftCaches(p *llamaPlan, kOnly bool) {
 		if m.indexerPool > 0 {
 			p.caches = append(p.caches, m.indexCache(3*m.indexerWidth, true, nextn))
 		}
-	case dsaMemory, hybridMemory, msaMemory:
+	case dsaMemory, hybridMemory:
 		p.caches = append(p.caches, m.cache(DraftKV, baseCells, kOnly, nextn))
 	case dsv4Memory:
 		m.attentionCaches(p, false, nextn)
