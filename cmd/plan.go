@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -166,6 +167,7 @@ type planRun struct {
 // planEngine is an engine with its settings and the schemes it is to price.
 type planEngine struct {
 	formula.Engine
+	variant  string // the setting that makes it one, where engines are compared
 	options  formula.Options
 	schemes  []formula.Scheme
 	baseline *formula.Scheme
@@ -174,7 +176,11 @@ type planEngine struct {
 type planRow struct {
 	formula.Row
 	engine planEngine
+	line   formula.Line // where engines are compared
 }
+
+// label names the engine, and the setting that makes it a variant.
+func (e planEngine) label() string { return strings.TrimSpace(e.Name + " " + e.variant) }
 
 // all reports whether engines are compared.
 func (p *planRun) all() bool { return len(p.engines) > 1 }
@@ -272,7 +278,42 @@ func (p *planRun) findEngines(name string, settings []string) error {
 			}
 		}
 	}
+	return p.addVariants()
+}
+
+// addVariants puts the variants of each engine behind it, save those of a
+// setting that was given.
+func (p *planRun) addVariants() error {
+	var engines []planEngine
+	for _, e := range p.engines {
+		engines = append(engines, e)
+		for _, variant := range e.Variants {
+			options, err := e.ParseOptions([]string{variant})
+			if err != nil {
+				return err
+			}
+			v := e
+			v.variant = variant
+			v.options = maps.Clone(e.options)
+			given := false
+			for key, value := range options {
+				_, set := e.options[key]
+				given, v.options[key] = given || set, value
+			}
+			if !given {
+				engines = append(engines, v)
+			}
+		}
+	}
+	p.engines = engines
 	return nil
+}
+
+// sameAsBefore reports whether a variant takes what its engine takes.
+func (p *planRun) sameAsBefore(e planEngine, row formula.Row) bool {
+	return e.variant != "" && slices.ContainsFunc(p.rows, func(r planRow) bool {
+		return r.engine.Name == e.Name && r.Scheme.Name == row.Scheme.Name && (r.Total == row.Total || !priced(row))
+	})
 }
 
 func (p *planRun) findModel(o modelOptions) (*formula.Model, error) {
@@ -494,12 +535,18 @@ func (p *planRun) price() error {
 			request.Scheme, request.Options = s, e.options
 			row, err := formula.Price(e.Engine, request, e.baseline, p.budget)
 			name := s.Name
+			var line formula.Line
 			if p.all() {
-				name = e.Name + " " + name
+				name = e.label() + " " + name
+				if err == nil {
+					line, err = formula.LongLine(e.Engine, request)
+				}
 			}
 			switch {
+			case err == nil && p.sameAsBefore(e, row):
+				continue
 			case err == nil:
-				p.rows = append(p.rows, planRow{row, e})
+				p.rows = append(p.rows, planRow{row, e, line})
 			case errors.Is(err, formula.ErrOverflow):
 				return usagef("%s tokens x %s sessions: %w", grouped(p.request.Context), grouped(p.request.Sequences), err)
 			case p.named && !p.all():

@@ -63,13 +63,16 @@ type planRequest struct {
 }
 
 type planRowJSON struct {
-	Engine string  `json:"engine,omitempty"` // where engines are compared
-	Scheme string  `json:"scheme"`
-	K      string  `json:"k"`
-	V      string  `json:"v"`
-	KBits  float64 `json:"k_bits,omitempty"`
-	VBits  float64 `json:"v_bits,omitempty"`
-	Bits   float64 `json:"bits_per_element,omitempty"`
+	// Where engines are compared: the name, with the setting of a variant.
+	Engine       string   `json:"engine,omitempty"`
+	LongFixed    *int64   `json:"long_fixed_bytes,omitempty"`
+	LongPerToken *float64 `json:"long_bytes_per_token,omitempty"`
+	Scheme       string   `json:"scheme"`
+	K            string   `json:"k"`
+	V            string   `json:"v"`
+	KBits        float64  `json:"k_bits,omitempty"`
+	VBits        float64  `json:"v_bits,omitempty"`
+	Bits         float64  `json:"bits_per_element,omitempty"`
 	// nil where the engine refuses to start before it can tell
 	*PlanFigures
 	RatioVsF16   float64                  `json:"ratio_vs_f16,omitempty"`
@@ -129,7 +132,10 @@ func rowJSON(r planRow, p *planRun) planRowJSON {
 		j.Fits = new(bool)
 	}
 	if p.all() {
-		j.Engine = r.engine.Name
+		j.Engine = r.engine.label()
+		if priced(r.Row) {
+			j.LongFixed, j.LongPerToken = &r.line.Fixed, &r.line.PerToken
+		}
 	}
 	if p.budget.Memory > 0 {
 		fits, context, sequences := r.Fits, r.MaxContext, r.MaxSequences
@@ -236,7 +242,7 @@ func planTables(p *planRun, u units) []*table {
 			device = u.size(a.PerDevice)
 		}
 		saving := absent()
-		if r.RatioVsF16 > 0 {
+		if r.RatioVsF16 > 0 && !p.all() {
 			saving = text(strconv.FormatFloat(r.RatioVsF16, 'f', 2, 64) + "x")
 		}
 		bits := absent()
@@ -249,9 +255,9 @@ func planTables(p *planRun, u units) []*table {
 		}
 		engine, fixed := absent(), absent()
 		if p.all() {
-			engine = text(r.engine.Name)
+			engine = text(r.engine.label())
 			if priced(r.Row) {
-				fixed = u.size(r.FixedBytes)
+				fixed, token = u.size(r.line.Fixed), perToken(r.line.PerToken)
 			}
 			bits = absent()
 		}
@@ -299,7 +305,7 @@ func planData(rows []planRowJSON, engine string) *table {
 	for _, name := range []string{
 		"scheme", "k", "v", "k_bits", "v_bits", "bits_per_element", "bytes_per_token", "fixed_bytes", "data_bytes", "metadata_bytes",
 		"state_bytes", "cross_bytes", "padding_bytes", "total_bytes", "bytes_per_device", "ratio_vs_f16", "outgrows_weights_context",
-		"max_context", "max_sequences", "fits", "engine",
+		"max_context", "max_sequences", "fits", "engine", "long_fixed_bytes", "long_bytes_per_token",
 	} {
 		t.columns = append(t.columns, column{name: name})
 	}
@@ -334,7 +340,12 @@ func planData(rows []planRowJSON, engine string) *table {
 		} else {
 			cells = append(cells, make([]cell, 9)...)
 		}
-		t.add(append(cells, real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits, text(cmp.Or(r.Engine, engine)))...)
+		slope := absent()
+		if r.LongPerToken != nil {
+			slope = cell{value: exact(*r.LongPerToken)}
+		}
+		t.add(append(cells, real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits,
+			text(cmp.Or(r.Engine, engine)), pointer(r.LongFixed), slope)...)
 	}
 	return t
 }
@@ -352,7 +363,7 @@ func planNotes(p *planRun, u units) []string {
 		}
 		notes = append(notes, "totals hold "+strings.Join(parts, " and "))
 	}
-	if slices.ContainsFunc(p.rows, func(r planRow) bool { return priced(r.Row) && r.BytesPerToken == 0 }) {
+	if !p.all() && slices.ContainsFunc(p.rows, func(r planRow) bool { return priced(r.Row) && r.BytesPerToken == 0 }) {
 		notes = append(notes, "B/token -: the next 256 tokens add nothing, since windows are full or blocks have room")
 	}
 	if p.budget.Weights > 0 {
@@ -406,7 +417,7 @@ func explainPlan(p *planRun) []string {
 		q.Scheme, q.Options = r.Scheme, r.engine.options
 		name := r.Scheme.Name
 		if p.all() {
-			name = r.engine.Name + " " + name
+			name = r.engine.label() + " " + name
 		}
 		lines = append(lines, name+":")
 		if r.engine.Explain != nil {
