@@ -1,6 +1,11 @@
 package eval
 
-import "fmt"
+import (
+	"fmt"
+
+	"kvq/kernels"
+	"kvq/quantize"
+)
 
 // A Tensor names one of a layer's tensors.
 type Tensor string
@@ -67,6 +72,29 @@ type Rope struct {
 	// Frequencies has a rotation per token for each rotated pair of channels,
 	// scaling included; nil: Theta^(−2i/Dims).
 	Frequencies []float64
+}
+
+// schemeRope is what +prerope needs of a tensor: nil for values and where the
+// dump does not say. Keys that are not rotated have no frequencies.
+func (l *Layer) schemeRope(tensor int) *quantize.Rope {
+	r := l.Facts.Rope
+	if tensor != keys || r == nil {
+		return nil
+	}
+	rope := &quantize.Rope{Interleaved: r.Style == "interleaved", First: l.Facts.FirstPosition}
+	if !r.Applied {
+		return rope
+	}
+	if rope.Frequencies = r.Frequencies; rope.Frequencies == nil {
+		dims := r.Dims
+		if dims == 0 {
+			dims = l.DimK
+		}
+		for i := range dims / 2 {
+			rope.Frequencies = append(rope.Frequencies, kernels.Exp(float64(-2*i)/float64(dims)*kernels.Log(r.Theta)))
+		}
+	}
+	return rope
 }
 
 // check says what makes a layer impossible to evaluate.

@@ -165,7 +165,7 @@ func (m *measurement) survey(ctx context.Context, o *Options) (calibrations [2][
 		for i, s := range m.plan.sides[tensor] {
 			if s.scheme.Calibrated() && m.sizes[tensor][i] != nil {
 				// A value that the scheme cannot hold is Encode's to refuse.
-				_ = s.scheme.NewCoder().Observe(&seen[i], quantize.Head{Index: head, Dim: shape.Dim, Values: x})
+				_ = s.scheme.NewCoder().Observe(&seen[i], quantize.Head{Index: head, Dim: shape.Dim, Values: x, Rope: l.schemeRope(tensor)})
 			}
 		}
 		observed[tensor][head] = seen
@@ -429,7 +429,7 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 		exact, dim = s.values, l.DimV
 	}
 	coder := sd.scheme.NewCoder()
-	if err := coder.Encode(&w.encoded, quantize.Head{Index: s.index, Dim: dim, Values: exact}, &calibrations[tensor][side]); err != nil {
+	if err := coder.Encode(&w.encoded, quantize.Head{Index: s.index, Dim: dim, Values: exact, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
 		var value *quantize.ValueError
 		if b.plan.defaults && errors.As(err, &value) {
 			return err, nil

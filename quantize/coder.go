@@ -16,6 +16,9 @@ type Head struct {
 	Index  int
 	Dim    int
 	Values []float32
+	// Rope is what +prerope takes back from keys; nil where it is not known, and
+	// for values.
+	Rope *Rope
 }
 
 // tokens returns the rows of the head.
@@ -38,8 +41,13 @@ type Encoded struct {
 	Means []byte
 	// Window are the f16 rows that +sink and then +recent keep.
 	Window []byte
+	// Outliers are the f16 values that +outlier keeps, coded row by coded row,
+	// OutlierChannels their channels (uint16), and OutlierEnds for each row the
+	// number of outliers up to its end (uint32).
+	Outliers, OutlierChannels, OutlierEnds []byte
 
 	sink, recent int // rows of Window
+	rope         *Rope
 }
 
 // Size returns the bytes of e. What PerTensor stores once counts with head 0.
@@ -47,8 +55,8 @@ func (e *Encoded) Size() Size {
 	rowData, rowMetadata := e.Scheme.rowBytes(e.Dim)
 	rows := int64(len(e.Codes) / (rowData + rowMetadata))
 	size := Size{
-		Data:     rows*int64(rowData) + int64(len(e.Window)),
-		Metadata: rows*int64(rowMetadata) + int64(len(e.Means)),
+		Data:     rows*int64(rowData) + int64(len(e.Window)+len(e.Outliers)),
+		Metadata: rows*int64(rowMetadata) + int64(len(e.Means)+len(e.OutlierChannels)+len(e.OutlierEnds)),
 	}
 	if !e.Scheme.Calibrated() || e.Index == 0 {
 		size.Metadata += int64(len(e.Scales) + len(e.Offsets) + len(e.ZeroPoints))
@@ -57,9 +65,9 @@ func (e *Encoded) Size() Size {
 }
 
 // Append appends all bytes of e to dst: codes, scales, offsets, zero points,
-// means, window.
+// means, window, outliers, their channels, their ends.
 func (e *Encoded) Append(dst []byte) []byte {
-	for _, part := range [][]byte{e.Codes, e.Scales, e.Offsets, e.ZeroPoints, e.Means, e.Window} {
+	for _, part := range [][]byte{e.Codes, e.Scales, e.Offsets, e.ZeroPoints, e.Means, e.Window, e.Outliers, e.OutlierChannels, e.OutlierEnds} {
 		dst = append(dst, part...)
 	}
 	return dst
@@ -97,6 +105,13 @@ type Coder struct {
 	affine kernels.Affine
 	wave   []float64 // one block of a Hadamard transform
 	sums   []float64 // one sum a channel
+
+	out      []bool // of the coded values: the outliers
+	taken    []outlier
+	bits     []uint32 // magnitudes of a sharing unit
+	trial    *Coder   // tries the scales of +clip
+	gathered []float32
+	scratch  []byte
 }
 
 // NewCoder returns a Coder for s.
@@ -185,21 +200,30 @@ func (c *Coder) transform(e *Encoded, head Head) ([]float32, error) {
 	if i := kernels.IndexNonFinite(head.Values); i >= 0 {
 		return nil, c.valueError(e, i, head.Values[i], "only finite values can be stored", "")
 	}
+	e.Outliers, e.OutlierChannels, e.OutlierEnds = e.Outliers[:0], e.OutlierChannels[:0], e.OutlierEnds[:0]
+	e.rope = head.Rope
 	values, changed := head.Values, false
 	first, end := 0, e.Tokens // rows that no modifier has taken out yet
 	for _, m := range c.scheme.Modifiers {
+		if !changed && m.Kind.changes() {
+			c.work = append(c.work[:0], values...)
+			values, changed = c.work, true
+		}
 		rows := values[first*e.Dim : end*e.Dim]
 		switch m.Kind {
-		case Center, Hadamard:
-			if !changed {
-				c.work = append(c.work[:0], values...)
-				values, changed = c.work, true
-				rows = values[first*e.Dim : end*e.Dim]
+		case Center:
+			c.center(e, rows)
+		case Hadamard:
+			c.hadamard(rows, e.Dim, m.N)
+		case PreRoPE:
+			if e.rope == nil {
+				return nil, &SchemeError{Name: c.scheme.Name(), Reason: "+prerope needs keys whose rotary embedding is known",
+					Hint: "it is for the K side, and the dump must state its rope facts"}
 			}
-			if m.Kind == Center {
-				c.center(e, rows)
-			} else {
-				c.hadamard(rows, e.Dim, m.N)
+			e.rope.rotate(rows, e.Dim, first, -1)
+		case Outlier:
+			if err := c.takeOutliers(e, rows); err != nil {
+				return nil, err
 			}
 		case Sink:
 			first = e.sink
@@ -227,6 +251,10 @@ func (c *Coder) restore(dst []float32, e *Encoded) {
 			c.uncenter(e, rows)
 		case Hadamard:
 			c.hadamard(rows, e.Dim, m.N)
+		case PreRoPE:
+			e.rope.rotate(rows, e.Dim, first, 1)
+		case Outlier:
+			c.putOutliers(rows, e)
 		case Sink:
 			first = 0
 			kernels.FromF16(dst[:e.sink*e.Dim], e.Window[:e.sink*e.Dim*windowBytes])

@@ -34,23 +34,24 @@ func (e *Encoded) metaValues(dst []float32, src []byte) []float32 {
 // BiasValues returns what is subtracted from the fields of each scale: zero
 // point + 2^(B−1) for ZP, 2^(B−1) for Sym, 0 for Asym.
 func (e *Encoded) BiasValues(dst []float32) []float32 {
-	return e.biases(resize(dst, len(e.Scales)/e.Scheme.Meta.Bytes()), 0)
+	dst = resize(dst, len(e.Scales)/e.Scheme.Meta.Bytes())
+	e.Scheme.biases(dst, e.ZeroPoints)
+	return dst
 }
 
-// biases fills dst with the biases from index first on.
-func (e *Encoded) biases(dst []float32, first int) []float32 {
-	half := float32(int(1) << (e.Scheme.Format.Bits - 1))
+// biases fills dst with the biases of zero points, which are none but for ZP.
+func (s *Scheme) biases(dst []float32, points []byte) {
+	half := float32(int(1) << (s.Format.Bits - 1))
 	for i := range dst {
-		switch e.Scheme.Zero {
+		switch s.Zero {
 		case Sym:
 			dst[i] = half
 		case Asym:
 			dst[i] = 0
 		case ZP:
-			dst[i] = float32(int8(e.ZeroPoints[first+i])) + half
+			dst[i] = float32(int8(points[i])) + half
 		}
 	}
-	return dst
 }
 
 // MeanValues returns the means that +center took out, one a channel.

@@ -233,6 +233,8 @@ func (p parser) combine(s *Scheme, m Modifier) error {
 		return p.fail("put +outlier behind "+name, "+outlier takes the largest of what is encoded: %s would change it afterwards", name)
 	case s.Format.Class == Plain && (m.Kind == Outlier || m.Kind == Clip):
 		return p.fail("", "%s has no scale: %s has no range to shrink", s.Format.Name, name)
+	case s.Share == PerTensor && (m.Kind == Outlier || m.Kind == Clip):
+		return p.fail("share within a head: -head, -token or -channel", "%s works on one sharing unit at a time, and this one is the whole tensor", name)
 	case s.Format.Class == Block && (m.Kind == Outlier || m.Kind == Clip):
 		return p.fail("", "%s fixes how a block's scale follows from its values: %s would be another format", s.Format.Name, name)
 	case m.Kind == Recent && s.Share == PerChannel && s.Group > 0 && m.N%s.Group != 0:

@@ -108,6 +108,13 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 		} else {
 			c.ranges(block, dim)
 		}
+		if s.has(Clip) {
+			var out []bool
+			if s.has(Outlier) {
+				out = c.out[row*dim : end*dim]
+			}
+			c.clip(block, out, dim)
+		}
 		if err := c.storeScales(e, row, scale, scaleEnd); err != nil {
 			return err
 		}
@@ -165,10 +172,28 @@ func (c *Coder) ranges(block []float32, dim int) {
 	})
 }
 
-// storeScales turns the ranges of the block at row into scales, offsets and
-// zero points, stores them at index scale, and leaves in c.affine what decoding
-// will see.
+// storeScales stores scales, offsets and zero points of the ranges of the block
+// at row, from index scale on, and leaves in c.affine what decoding will see.
 func (c *Coder) storeScales(e *Encoded, row, scale, scaleEnd int) error {
+	width := c.scheme.Meta.Bytes()
+	var offsets, points []byte
+	switch c.scheme.Zero {
+	case Asym:
+		offsets = e.Offsets[scale*width : scaleEnd*width]
+	case ZP:
+		points = e.ZeroPoints[scale:scaleEnd]
+	}
+	if i, what, value := c.computeScales(e.Scales[scale*width:scaleEnd*width], offsets, points); i >= 0 {
+		return c.rangeError(e, row, i, what, value)
+	}
+	return nil
+}
+
+// computeScales turns the ranges in c.lo and c.hi, which it uses up, into stored
+// scales and, as the zero form has them, offsets and zero points, and fills
+// c.affine from what is stored. The first that its type cannot hold is returned:
+// its index, or −1, what it is and its value.
+func (c *Coder) computeScales(scales, offsets, points []byte) (refused int, what string, value float32) {
 	s := c.scheme
 	levels := s.levels()
 	if s.Zero == ZP {
@@ -182,48 +207,47 @@ func (c *Coder) storeScales(e *Encoded, row, scale, scaleEnd int) error {
 			c.hi[i] -= lo
 		}
 	}
-	stored := resize(c.affine.Scale, scaleEnd-scale)
+	stored := resize(c.affine.Scale, len(c.hi))
 	for i, width := range c.hi {
 		stored[i] = width / levels
 	}
 	c.affine.Scale = stored
 	width := s.Meta.Bytes()
 	meta := metaFormats[s.Meta]
-	bytes := e.Scales[scale*width : scaleEnd*width]
-	meta.encode(bytes, stored)
-	meta.decode(stored, bytes)
+	meta.encode(scales, stored)
+	meta.decode(stored, scales)
 	for i, v := range stored {
 		if v == 0 && c.hi[i] > 0 {
 			stored[i] = meta.smallest
-			meta.encode(bytes[i*width:(i+1)*width], stored[i:i+1])
+			meta.encode(scales[i*width:(i+1)*width], stored[i:i+1])
 		}
 		if v > math.MaxFloat32 {
-			return c.rangeError(e, row, i, "scale", c.hi[i]/levels)
+			return i, "scale", c.hi[i] / levels
 		}
 	}
-	if s.Zero == Asym {
-		offsets := e.Offsets[scale*width : scaleEnd*width]
+	switch s.Zero {
+	case Asym:
+		offsets = offsets[:len(scales)]
 		meta.encode(offsets, c.lo)
 		c.affine.Offset = resize(c.affine.Offset, len(stored))
 		meta.decode(c.affine.Offset, offsets)
 		for i, v := range c.affine.Offset {
 			if !(v >= -math.MaxFloat32 && v <= math.MaxFloat32) {
-				return c.rangeError(e, row, i, "offset", c.lo[i])
+				return i, "offset", c.lo[i]
 			}
 		}
-	}
-	if s.Zero == ZP {
+	case ZP:
 		least := -float32(int(1) << (s.Format.Bits - 1))
 		for i, lo := range c.lo {
 			point := least
 			if stored[i] != 0 {
 				point = min(max(least-float32(math.RoundToEven(float64(lo/stored[i]))), least), -least-1)
 			}
-			e.ZeroPoints[scale+i] = byte(int8(point))
+			points[i] = byte(int8(point))
 		}
 	}
-	c.loadConstants(e, scale, len(stored))
-	return nil
+	c.loadConstants(points)
+	return -1, "", 0
 }
 
 // levels is what a range, or the largest magnitude, is divided by.
@@ -238,14 +262,14 @@ func (s *Scheme) levels() float32 {
 }
 
 // loadConstants fills in what c.affine needs beside the stored scales and offsets.
-func (c *Coder) loadConstants(e *Encoded, scale, n int) {
-	s := c.scheme
+func (c *Coder) loadConstants(points []byte) {
+	s, a, n := c.scheme, &c.affine, len(c.affine.Scale)
 	if s.Format.Class == Scaled {
 		return
 	}
-	a := &c.affine
 	a.Lo, a.Hi = s.FieldRange()
-	a.Bias = e.biases(resize(a.Bias, n), scale)
+	a.Bias = resize(a.Bias, n)
+	s.biases(a.Bias, points)
 	if s.Zero != Asym {
 		a.Offset = resize(a.Offset, n)
 		clear(a.Offset)
@@ -270,7 +294,11 @@ func (c *Coder) loadScales(e *Encoded, scale, scaleEnd int) {
 		c.affine.Offset = resize(c.affine.Offset, scaleEnd-scale)
 		meta.decode(c.affine.Offset, e.Offsets[scale*width:scaleEnd*width])
 	}
-	c.loadConstants(e, scale, scaleEnd-scale)
+	var points []byte
+	if s.Zero == ZP {
+		points = e.ZeroPoints[scale:scaleEnd]
+	}
+	c.loadConstants(points)
 }
 
 // encodeBlock writes the codes of a block whose scales are in c.affine.

@@ -244,6 +244,11 @@ const (
 	Clip
 )
 
+// changes reports whether a modifier changes values that are then encoded.
+func (k ModifierKind) changes() bool {
+	return k == Hadamard || k == Center || k == PreRoPE || k == Outlier
+}
+
 // A Modifier is one "+…" of a name.
 type Modifier struct {
 	Kind ModifierKind

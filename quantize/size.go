@@ -2,6 +2,7 @@ package quantize
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 
 	"kvq/kernels"
@@ -44,6 +45,11 @@ func (s *Scheme) Size(shape Shape) (Size, error) {
 	if s.has(Center) {
 		size.Metadata = n.add(size.Metadata, n.mul(heads, dim, meanBytes))
 	}
+	if s.has(Outlier) {
+		out := n.mul(heads, s.outliers(&n, rows, dim))
+		size.Data = n.add(size.Data, n.mul(out, outlierValueBytes))
+		size.Metadata = n.add(size.Metadata, n.add(n.mul(out, outlierChannelBytes), n.mul(heads, rows, outlierRowBytes)))
+	}
 	if n.overflow {
 		return Size{}, fmt.Errorf("shape of %d heads, %d tokens and %d channels: its size overflows 64 bits", shape.Heads, shape.Tokens, shape.Dim)
 	}
@@ -74,6 +80,17 @@ func (s *Scheme) AsymptoticBits(dim int) (float64, error) {
 	case s.Share == PerChannel && s.Group > 0:
 		bytes += float64(dim*s.scaleBytes()) / float64(s.Group)
 	}
+	if s.has(Outlier) {
+		row := float64(dim) * float64(s.modifier(Outlier)) / (100 * percentUnit) // where units grow with the tokens
+		var n counter
+		switch {
+		case s.Share == PerToken:
+			row = float64(s.outliers(&n, 1, int64(dim)))
+		case s.Share == PerChannel && s.Group > 0:
+			row = float64(dim) * float64(s.outliersOf(int64(s.Group))) / float64(s.Group)
+		}
+		bytes += row*(outlierValueBytes+outlierChannelBytes) + outlierRowBytes
+	}
 	return 8 * bytes / float64(dim), nil
 }
 
@@ -90,6 +107,8 @@ func (s *Scheme) CheckDim(dim int) error {
 			"the group of %d channels is wider than the head of %d", s.Group, dim)
 	case s.Format.Class == Block && dim%s.Format.blockElements(dim) != 0:
 		return fail("", "its blocks of %d channels do not divide the head of %d", s.Format.block.elements, dim)
+	case s.has(Outlier) && dim > math.MaxUint16+1:
+		return fail("", "+outlier numbers channels in 16 bits: the head has %d", dim)
 	case s.has(Hadamard) && s.modifier(Hadamard) > 0 && dim%s.modifier(Hadamard) != 0:
 		return fail(fmt.Sprintf("+hadamard alone takes %d", hadamardBlock(dim)),
 			"blocks of %d channels do not divide the head of %d", s.modifier(Hadamard), dim)
