@@ -128,13 +128,12 @@ func (l *Layer) ReadRows(dst []float32, p Part, head, from, to int) error {
 
 // read converts stored rows and refuses what is not finite.
 func (t *Tensor) read(dst []float32, p Part, head, from, to int) error {
-	if err := t.convert(dst, head, from, to); err != nil {
-		return err
-	}
-	if i := indexNonFinite(dst); i >= 0 {
-		return t.nonFinite(p, head, from+i/t.Dim, i%t.Dim, dst[i])
-	}
-	return nil
+	return t.convert(dst, head, from, to, func(first int, rows []float32) error {
+		if i := indexNonFinite(rows); i >= 0 {
+			return t.nonFinite(p, head, first+i/t.Dim, i%t.Dim, rows[i])
+		}
+		return nil
+	})
 }
 
 func (t *Tensor) nonFinite(p Part, head, row, channel int, v float32) error {
@@ -160,103 +159,93 @@ func (t *Tensor) nonFinite(p Part, head, row, channel int, v float32) error {
 	return e
 }
 
-// released is how many bytes may be touched before their pages are given back.
-const released = 4 << 20
+const (
+	// released is how many bytes may be touched before their pages are given back.
+	released = 4 << 20
+	// hot is how many elements are converted before they are looked at, while
+	// they are still in the cache.
+	hot = 1 << 15
+	// gatherRows is how many rows are gathered at a time.
+	gatherRows = 256
+)
 
-// convert converts stored rows, whatever their values.
-func (t *Tensor) convert(dst []float32, head, from, to int) error {
+// convert converts stored rows, whatever their values, and shows each block of
+// them to check as soon as it is there.
+func (t *Tensor) convert(dst []float32, head, from, to int, check func(first int, rows []float32) error) error {
 	data, err := t.blob.bytes()
 	if err != nil {
 		return err
 	}
 	return t.blob.guard(func() error {
 		size := t.DType.Size()
-		data := data[t.offset+int64(head*t.strides[0]*size):]
-		if t.strides[2] == 1 && !t.BigEndian {
-			t.convertRows(dst, data, from, to)
-		} else {
-			t.gather(dst, data, from, to)
+		base := int(t.offset) + head*t.strides[0]*size
+		begin, step := from, t.strides[1]*size
+		width := ((t.Dim-1)*t.strides[2] + 1) * size
+		decode, gathered := t.DType.decoder(), (*gatherScratch)(nil)
+		block, cost := max(1, hot/t.Dim), step
+		if t.strides[2] != 1 || t.BigEndian {
+			gathered = gatherPool.Get().(*gatherScratch)
+			defer gatherPool.Put(gathered)
+			// Neighbouring pages come along with every page that is touched.
+			block, cost = gatherRows, 16*t.Dim*size
+		}
+		for touched := 0; from < to; {
+			n := min(block, to-from)
+			rows := dst[:n*t.Dim]
+			src := data[base+from*step : base+(from+n-1)*step+width]
+			switch {
+			case gathered != nil:
+				t.gather(rows, src, n, decode, gathered)
+			case step == width:
+				decode(rows, src)
+			default:
+				for i := range n {
+					decode(rows[i*t.Dim:(i+1)*t.Dim], src[i*step:i*step+width])
+				}
+			}
+			if err := check(from, rows); err != nil {
+				return err
+			}
+			dst, from = dst[n*t.Dim:], from+n
+			if touched += n * cost; touched >= released || from == to {
+				release(data, base+begin*step, base+(from-1)*step+width)
+				begin, touched = from, 0
+			}
 		}
 		return nil
 	})
 }
 
-// convertRows converts rows whose channels are neighbours. data begins at the head.
-func (t *Tensor) convertRows(dst []float32, data []byte, from, to int) {
-	decode, size := t.DType.decoder(), t.DType.Size()
-	step, row := t.strides[1]*size, t.Dim*size
-	batch := max(1, released/step)
-	for from < to {
-		n := min(batch, to-from)
-		begin, end := from*step, (from+n-1)*step+row
-		if step == row {
-			decode(dst[:n*t.Dim], data[begin:end])
-		} else {
-			for i := range n {
-				decode(dst[i*t.Dim:(i+1)*t.Dim], data[begin+i*step:begin+i*step+row])
-			}
-		}
-		t.release(data, begin, end)
-		dst, from = dst[n*t.Dim:], from+n
-	}
-}
-
-// release gives back the pages of data[begin:end], where data is a tail of
-// the mapping.
-func (t *Tensor) release(data []byte, begin, end int) {
-	whole, _ := t.blob.bytes()
-	base := len(whole) - len(data)
-	release(whole, base+begin, base+end)
-}
-
-// gatherScratch is what gather needs: a column of a block, raw and converted.
+// gatherScratch is a column of a block of rows, raw and converted.
 type gatherScratch struct {
 	raw    [gatherRows * 8]byte
 	values [gatherRows]float32
 }
 
-const gatherRows = 256
-
 var gatherPool = sync.Pool{New: func() any { return new(gatherScratch) }}
 
-// gather converts elements of any stride and byte order, in blocks of rows so
-// that the part of dst being written stays in the cache.
-func (t *Tensor) gather(dst []float32, data []byte, from, to int) {
-	s := gatherPool.Get().(*gatherScratch)
-	defer gatherPool.Put(s)
-	decode, size := t.DType.decoder(), t.DType.Size()
-	rowStep, channelStep := t.strides[1]*size, t.strides[2]*size
-	begin, touched := from, 0
-	for from < to {
-		n := min(gatherRows, to-from)
-		for c := range t.Dim {
-			at := from*rowStep + c*channelStep
-			for i := range n {
-				copy(s.raw[i*size:(i+1)*size], data[at:at+size])
-				at += rowStep
-			}
-			if t.BigEndian {
-				swapBytes(s.raw[:n*size], size)
-			}
-			decode(s.values[:n], s.raw[:n*size])
-			for i, v := range s.values[:n] {
-				dst[i*t.Dim+c] = v
-			}
+// gather converts n ≤ gatherRows rows of any stride and byte order, column by
+// column; so few rows that dst stays in the cache. src begins at the first.
+func (t *Tensor) gather(dst []float32, src []byte, n int, decode decoder, s *gatherScratch) {
+	size := t.DType.Size()
+	for c := range t.Dim {
+		at := c * t.strides[2] * size
+		for i := range n {
+			copy(s.raw[i*size:(i+1)*size], src[at:at+size])
+			at += t.strides[1] * size
 		}
-		dst, from = dst[n*t.Dim:], from+n
-		// Neighbouring pages come along with every page that is touched.
-		if touched += 16 * n * t.Dim * size; touched >= released || from == to {
-			t.release(data, begin*rowStep, (from-1)*rowStep+(t.Dim-1)*channelStep+size)
-			touched = 0
+		if t.BigEndian {
+			swapBytes(s.raw[:n*size], size)
+		}
+		decode(s.values[:n], s.raw[:n*size])
+		for i, v := range s.values[:n] {
+			dst[i*t.Dim+c] = v
 		}
 	}
 }
 
 // swapBytes reverses the bytes of every element.
 func swapBytes(b []byte, size int) {
-	if size == 1 {
-		return
-	}
 	for ; len(b) >= size; b = b[size:] {
 		slices.Reverse(b[:size])
 	}

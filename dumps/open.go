@@ -686,23 +686,24 @@ func keep(bad []bool) []int {
 
 // markNonFinite marks the rows that are not finite in some head.
 func (t *Tensor) markNonFinite(bad []bool) error {
-	block := max(1, (1<<18)/t.Dim)
+	block := max(1, hot/t.Dim)
 	buf := make([]float32, min(block, t.Rows)*t.Dim)
 	for head := range t.Heads {
 		for from := 0; from < t.Rows; from += block {
 			n := min(block, t.Rows-from)
-			rows := buf[:n*t.Dim]
-			if err := t.convert(rows, head, from, from+n); err != nil {
-				return err
-			}
-			for len(rows) > 0 {
-				i := indexNonFinite(rows)
-				if i < 0 {
-					break
+			err := t.convert(buf[:n*t.Dim], head, from, from+n, func(first int, rows []float32) error {
+				for {
+					i := indexNonFinite(rows)
+					if i < 0 {
+						return nil
+					}
+					bad[first+i/t.Dim] = true
+					first += i/t.Dim + 1
+					rows = rows[(i/t.Dim+1)*t.Dim:]
 				}
-				row := i / t.Dim
-				bad[from+n-len(rows)/t.Dim+row] = true
-				rows = rows[(row+1)*t.Dim:]
+			})
+			if err != nil {
+				return err
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package dumps
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"os"
 	"path/filepath"
@@ -94,11 +95,18 @@ func TestWriteNPYBytes(t *testing.T) {
 // Every pattern of f16 against the definition by sign, exponent and mantissa,
 // with Ldexp and exact float64 arithmetic.
 func TestF16(t *testing.T) {
-	src := make([]byte, 2)
+	var all []byte
+	for i := range 1 << 16 {
+		all = binary.LittleEndian.AppendUint16(all, uint16(i))
+	}
+	inGroups := make([]float32, 1<<16)
+	decodeF16(inGroups, all)
 	dst := make([]float32, 1)
 	for i := range 1 << 16 {
-		src[0], src[1] = byte(i), byte(i>>8)
-		decodeF16(dst, src)
+		decodeF16(dst, all[2*i:2*i+2])
+		if math.Float32bits(dst[0]) != math.Float32bits(inGroups[i]) {
+			t.Fatalf("%#04x: alone %v, in a group %v", i, dst[0], inGroups[i])
+		}
 		sign, e, m := 1.0, i>>10&31, float64(i&1023)
 		if i >= 1<<15 {
 			sign = -1
