@@ -36,7 +36,12 @@ func reserveExLlamaV3(req Request) (Reservation, error) {
 	var c calc
 	tokens := c.roundUp(req.Context, exllamaPage)
 	r, _, err := slotRule{
-		slots:  func(Group) int64 { return tokens },
+		slots: func(g Group) int64 {
+			if g.Kind == Compressed {
+				return g.Tokens(tokens)
+			}
+			return tokens
+		},
 		states: req.Sequences,
 		cross:  true,
 	}.reserve(req)

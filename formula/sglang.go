@@ -77,12 +77,14 @@ func reserveSGLang(req Request) (Reservation, error) {
 		return Reservation{}, err
 	}
 	req.Scheme = s
-	indexed, windowed, latent := false, false, false
+	indexed, windowed, latent, full := false, false, false, false
 	for _, g := range req.Model.Geometry {
 		indexed = indexed || g.Extra == Index
 		windowed = windowed || g.Kind == Sliding || g.Kind == Chunked
+		full = full || g.Kind == Full
 		latent = latent || g.Latent()
 	}
+	windowed = windowed && full // a model of windows alone has one pool
 	if k := s.K.(bitsSide); indexed && latent && k.bits == 8 {
 		req.Scheme.K = sparseLatent{k}
 	}
@@ -126,7 +128,10 @@ func reserveSGLang(req Request) (Reservation, error) {
 	if c.err != nil {
 		return Reservation{}, c.err
 	}
-	full, window := c.add(tokens, page), c.add(small, page)
+	rows, window := c.add(tokens, page), c.add(small, page)
+	if !windowed {
+		window = rows
+	}
 	r, pools, err := slotRule{
 		pooled: true,
 		slots: func(g Group) int64 {
@@ -134,13 +139,18 @@ func reserveSGLang(req Request) (Reservation, error) {
 			case Sliding, Chunked:
 				return window
 			case Compressed:
-				return c.add(full/g.Ratio, c.mul(g.Window, req.Sequences))
+				return c.add(rows/g.Ratio, c.mul(g.Window, req.Sequences))
 			}
-			return full
+			return rows
 		},
-		indexKey: func(dim int64) (int64, int64) { return dim, ceilDiv(dim, 128) * 4 },
-		states:   c.add(max(slots, req.Sequences), 1),
-		cross:    true,
+		indexKey: func(dim int64) (int64, int64) {
+			if latent {
+				return dim, ceilDiv(dim, 128) * 4
+			}
+			return c.mul(dim, elementBytes), 0
+		},
+		states: c.add(max(slots, req.Sequences), 1),
+		cross:  true,
 	}.reserve(req)
 	if err == nil {
 		err = c.err

@@ -244,7 +244,7 @@ func (r vllmBlockRule) set(c *calc, layers []vllmLayers) (block int64) {
 		switch {
 		case l.Kind == vllmState:
 			state = max(state, l.StateBytes)
-		case token == 0 && l.Kind.keepsAll() && l.Kind != vllmIndex:
+		case token == 0 && l.Kind != vllmIndex && l.Kind != vllmCross:
 			token, latent = l.TokenBytes, l.Kind == vllmMLA
 		}
 	}
