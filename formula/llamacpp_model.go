@@ -42,20 +42,22 @@ var llamaFamilies = map[string]string{
 // known by its layers rather than by a GGUF file.
 func planLlamaModel(m *Model, l llamaOptions) (plan, draft *llamaPlan, err error) {
 	p := &llamaPlan{name: m.Name, trainContext: m.MaxContext, causal: true, rollback: true, layers: m.Layers}
-	windows := true
+	a := llamaAdapter{model: m, plan: p, mla: l.mla, windows: true}
 	family := strings.ToLower(m.Family)
 	arch, listed := llamaFamilies[family]
+	if _, named := llamaArchs[family]; !listed && named {
+		arch = family // llama.cpp's own name, of a GGUF file
+	}
 	switch {
 	case arch != "":
 		row := llamaArchs[arch]
 		p.noFlash, p.rollback = row.noFlash, row.rollback
-		windows = row.slides()
+		a.windows, a.indexV = row.slides(), row.memory == msaMemory
 	case listed:
 		p.warnings = append(p.warnings, fmt.Sprintf("llama.cpp converts no %s model: priced by the rules that other models follow", family))
 	case family != "":
 		p.warnings = append(p.warnings, fmt.Sprintf("whether llama.cpp takes %s models is not known: priced by the rules that other models follow", family))
 	}
-	a := llamaAdapter{model: m, plan: p, mla: l.mla, windows: windows}
 	if err := a.checkMLA(); err != nil {
 		return nil, nil, err
 	}
@@ -102,6 +104,7 @@ type llamaAdapter struct {
 	plan    *llamaPlan
 	mla     string
 	windows bool // sliding layers keep their window
+	indexV  bool // the cache of index keys gets a V of one head as well
 }
 
 func (a *llamaAdapter) checkMLA() error {
@@ -172,9 +175,7 @@ func (a *llamaAdapter) lay(geometry Geometry, blocks []Block) error {
 			switch {
 			case g.Extra == Index:
 				to = &index
-				if !p.oneType {
-					// Sparse attention beside ordinary heads: the cache of keys
-					// gets a V of one head as well.
+				if a.indexV {
 					l.v = p.vWidths[0]
 					index.vWidest = max(index.vWidest, l.v)
 				}

@@ -222,3 +222,58 @@ func llamaCppLog(t *testing.T, row map[string]string, _ int64) float64 {
 	}
 	return float64(bytes)
 }
+
+// TestLlamaCppByLayers: a model that is known by its layers alone, as presets
+// and configs are, takes what its GGUF header takes.
+func TestLlamaCppByLayers(t *testing.T) {
+	headers := llamaHeaders(t, "testdata/llamacpp")
+	engine := LlamaCpp()
+	seen := map[string]bool{}
+	for _, row := range readTSV(t, "testdata/llamacpp/cases.tsv", "") {
+		if seen[row["file"]] {
+			continue
+		}
+		seen[row["file"]] = true
+		t.Run(row["file"], func(t *testing.T) {
+			data, err := headers(row["file"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := readGGUF(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := g.Model(false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			layers := *m
+			layers.gguf = nil
+			for _, options := range []Options{{}, {"np": "4", "kvu": "yes"}, {"np": "3", "ub": "128", "rs-seq": "2"}, {"swa-full": "yes"}, {"c": "10000", "fa": "off", "np": "2"}} {
+				var totals [2]int64
+				var caches [2]string
+				for i, model := range []*Model{m, &layers} {
+					scheme, err := engine.Scheme("f16")
+					if err != nil {
+						t.Fatal(err)
+					}
+					r, err := engine.Reserve(Request{Model: model, Context: 6000, Sequences: 1, TP: 1, PP: 1, Scheme: scheme, Options: options})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if totals[i], err = r.Total(); err != nil {
+						t.Fatal(err)
+					}
+					for _, d := range r.Details {
+						if d.Key == "caches" {
+							caches[i] = fmt.Sprint(d.Value)
+						}
+					}
+				}
+				if totals[0] != totals[1] {
+					t.Errorf("%v: %d by keys, %d by layers\n%s\n%s", options, totals[0], totals[1], caches[0], caches[1])
+				}
+			}
+		})
+	}
+}
