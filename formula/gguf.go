@@ -406,6 +406,28 @@ func (d *ggufReader) text(what string, limit int64) string {
 	return string(b)
 }
 
+// skipStrings passes over n strings. A vocabulary has hundreds of thousands:
+// those that lie whole in the buffer are passed over together.
+func (d *ggufReader) skipStrings(n int64, key string) {
+	for n > 0 && d.err == nil {
+		buffer, _ := d.r.Peek(min(d.r.Buffered(), int(min(d.left, math.MaxInt32))))
+		used := 0
+		for n > 0 && len(buffer)-used >= 8 {
+			length := d.order.Uint64(buffer[used:])
+			if length > uint64(len(buffer)-used-8) {
+				break
+			}
+			used += 8 + int(length)
+			n--
+		}
+		d.skip(int64(used))
+		if n > 0 { // the next one crosses the buffer's end, or starts a new one
+			d.skip(d.count("length of a string in "+key, 1))
+			n--
+		}
+	}
+}
+
 func (d *ggufReader) value(key string) ggufValue {
 	v := ggufValue{kind: ggufKind(d.uint32("type of " + key))}
 	if v.kind == ggufArray {
@@ -429,9 +451,7 @@ func (d *ggufReader) value(key string) ggufValue {
 	v.n = d.count("length of "+key, max(ggufSizes[v.kind], 1))
 	switch {
 	case v.kind == ggufString:
-		for i := int64(0); i < v.n && d.err == nil; i++ {
-			d.skip(d.count("length of a string in "+key, 1))
-		}
+		d.skipStrings(v.n, key)
 	case v.kind == ggufFloat32 || v.kind == ggufFloat64 || v.n > ggufMaxArray:
 		d.skip(v.n * ggufSizes[v.kind])
 	default:
