@@ -7,22 +7,30 @@ package kernels
 
 func avx2Decode(k decodeKernels) decodeKernels {
 	k.name = "fused-avx2"
-	k.tile8 = tiles{
-		{tile8x1x1AVX2, tile8x2x1AVX2, tile8x3x1AVX2, tile8x4x1AVX2},
-		{tile8x1x2AVX2, tile8x2x2AVX2, tile8x3x2AVX2, tile8x4x2AVX2},
-	}.run(4, 2)
-	k.tile4 = tiles{
-		{tile4x1x1AVX2, tile4x2x1AVX2, tile4x3x1AVX2, tile4x4x1AVX2},
-		{tile4x1x2AVX2, tile4x2x2AVX2, tile4x3x2AVX2, tile4x4x2AVX2},
-	}.run(8, 2)
-	k.tileF32 = floatTiles{
-		{tileF32x1x1AVX2, tileF32x2x1AVX2, tileF32x3x1AVX2, tileF32x4x1AVX2},
-		{tileF32x1x2AVX2, tileF32x2x2AVX2, tileF32x3x2AVX2, tileF32x4x2AVX2},
-	}.run(4)
-	k.tileF16 = floatTiles{
-		{tileF16x1x1AVX2, tileF16x2x1AVX2, tileF16x3x1AVX2, tileF16x4x1AVX2},
-		{tileF16x1x2AVX2, tileF16x2x2AVX2, tileF16x3x2AVX2, tileF16x4x2AVX2},
-	}.run(2)
+	k.int8 = intAssembly{
+		step: 4, unit: 2,
+		sums:        [2][headBlock]sumsFunc{{tile8x1x1AVX2, tile8x2x1AVX2, tile8x3x1AVX2, tile8x4x1AVX2}, {tile8x1x2AVX2, tile8x2x2AVX2, tile8x3x2AVX2, tile8x4x2AVX2}},
+		score:       [headBlock]scoreFunc{score8x1x2AVX2, score8x2x2AVX2, score8x3x2AVX2, score8x4x2AVX2},
+		scoreScaled: [headBlock]scoreFunc{scoreScaled8x1x2AVX2, scoreScaled8x2x2AVX2, scoreScaled8x3x2AVX2, scoreScaled8x4x2AVX2},
+		value:       [2][headBlock]scoreFunc{{value8x1x1AVX2, value8x2x1AVX2, value8x3x1AVX2, value8x4x1AVX2}, {value8x1x2AVX2, value8x2x2AVX2, value8x3x2AVX2, value8x4x2AVX2}},
+	}.tiles()
+	k.int4 = intAssembly{
+		step: 8, unit: 2,
+		sums:        [2][headBlock]sumsFunc{{tile4x1x1AVX2, tile4x2x1AVX2, tile4x3x1AVX2, tile4x4x1AVX2}, {tile4x1x2AVX2, tile4x2x2AVX2, tile4x3x2AVX2, tile4x4x2AVX2}},
+		score:       [headBlock]scoreFunc{score4x1x2AVX2, score4x2x2AVX2, score4x3x2AVX2, score4x4x2AVX2},
+		scoreScaled: [headBlock]scoreFunc{scoreScaled4x1x2AVX2, scoreScaled4x2x2AVX2, scoreScaled4x3x2AVX2, scoreScaled4x4x2AVX2},
+		value:       [2][headBlock]scoreFunc{{value4x1x1AVX2, value4x2x1AVX2, value4x3x1AVX2, value4x4x1AVX2}, {value4x1x2AVX2, value4x2x2AVX2, value4x3x2AVX2, value4x4x2AVX2}},
+	}.tiles()
+	k.f16 = floatAssembly{
+		size:  2,
+		score: [headBlock]floatScoreFunc{scoreF16x1x2AVX2, scoreF16x2x2AVX2, scoreF16x3x2AVX2, scoreF16x4x2AVX2},
+		value: [2][headBlock]floatValueFunc{{valueF16x1x1AVX2, valueF16x2x1AVX2, valueF16x3x1AVX2, valueF16x4x1AVX2}, {valueF16x1x2AVX2, valueF16x2x2AVX2, valueF16x3x2AVX2, valueF16x4x2AVX2}},
+	}.tiles()
+	k.f32 = floatAssembly{
+		size:  4,
+		score: [headBlock]floatScoreFunc{scoreF32x1x2AVX2, scoreF32x2x2AVX2, scoreF32x3x2AVX2, scoreF32x4x2AVX2},
+		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX2, valueF32x2x1AVX2, valueF32x3x1AVX2, valueF32x4x1AVX2}, {valueF32x1x2AVX2, valueF32x2x2AVX2, valueF32x3x2AVX2, valueF32x4x2AVX2}},
+	}.tiles()
 	k.readers = []func([]byte) uint64{reader(readAhead0AVX2), reader(readAhead2048AVX2), reader(readAhead8192AVX2)}
 	k.fold = func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
 		mustHold(n > 0 && n%blockWide == 0 && len(coef) >= heads*coefBytes && len(units) >= heads && len(bias) >= (heads-1)*biasStride+n/blockWide &&
@@ -32,10 +40,6 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		} else {
 			foldScaledAVX2(&coef[0], &units[0], &bias[0], &x[0], &scale[0], limit, &weight[0], heads, n)
 		}
-	}
-	k.scoreUniform = func(z []float32, sums []int32, unit, add []float32, heads, blocks, first int) {
-		mustHold(blocks > 0 && len(z) >= rows(heads, first+blocks*blockWide) && len(sums) >= heads*blocks*blockWide && len(unit) >= heads && len(add) >= heads)
-		scoreUniformAVX2(&z[first], &sums[0], &unit[0], &add[0], heads, blocks)
 	}
 	k.scoreToken = func(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int) {
 		mustHold(groups > 0 && len(z) >= rows(heads, pageTokens) && len(sums) >= heads*groups*pageTokens && len(unit) >= heads && len(scale) >= groups*pageTokens)
@@ -47,15 +51,16 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		scoreTokenOffsetAVX2(&z[0], &sums[0], &unit[0], &scale[0], &offset[0], &q[0], heads, groups)
 	}
 	k.softmax = func(z, m, r, l []float32, heads int) {
-		mustHold(len(z) >= rows(heads, pageTokens) && len(m) >= heads && len(r) >= heads && len(l) >= heads*laneWidth)
+		mustHold(len(z) >= rows(heads, pageTokens) && len(m) >= headBlock && len(r) >= headBlock && len(l) >= heads*laneWidth)
 		softmaxAVX2(&z[0], &m[0], &r[0], &l[0], heads)
 	}
-	k.accumulate = func(o []float32, sums []int32, r, unit []float32, heads, lanes, blocks int) {
-		mustHold(blocks > 0 && len(o) >= rows(heads, lanes*blocks) && len(sums) >= heads*lanes*blocks && len(r) >= heads && len(unit) >= heads)
-		if lanes == blockWide {
-			accumulatex2AVX2(&o[0], &sums[0], &r[0], &unit[0], heads, blocks)
+	k.softmaxFold = func(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int) {
+		mustHold(len(z) >= rows(heads, pageTokens) && len(m) >= headBlock && len(r) >= headBlock && len(l) >= heads*laneWidth &&
+			len(coef) >= heads*coefBytes && len(units) >= heads && len(bias) >= heads && (scale == nil || len(scale) >= pageTokens))
+		if scale == nil {
+			softmaxFoldPlainAVX2(&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], planeLimit, centre, heads)
 		} else {
-			accumulatex1AVX2(&o[0], &sums[0], &r[0], &unit[0], heads, blocks)
+			softmaxFoldScaledAVX2(&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], &scale[0], planeLimit, centre, heads)
 		}
 	}
 	k.accumulateScaled = func(o []float32, sums []int32, r, unit, scale, add, offset []float32, heads, lanes, blocks int) {
@@ -71,10 +76,6 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		default:
 			accumulateOffsetx1AVX2(&o[0], &sums[0], &r[0], &unit[0], &scale[0], &add[0], &offset[0], heads, blocks)
 		}
-	}
-	k.accumulateFloat = func(o, sums, r []float32, heads, n int) {
-		mustHold(n > 0 && n%laneWidth == 0 && len(o) >= rows(heads, n) && len(sums) >= rows(heads, n) && len(r) >= heads)
-		accumulateFloatAVX2(&o[0], &sums[0], &r[0], heads, n)
 	}
 	k.laneDot = func(e, x, w, r []float32, heads, n int) {
 		mustHold(n > 0 && n%laneWidth == 0 && len(e) >= heads*laneWidth && len(x) >= rows(heads, n) && len(w) >= n && len(r) >= heads)
@@ -93,22 +94,30 @@ func avx2Decode(k decodeKernels) decodeKernels {
 
 func avx512Decode(k decodeKernels) decodeKernels {
 	k.name = "fused-avx512"
-	k.tile8 = tiles{
-		{tile8x1x1AVX512, tile8x2x1AVX512, tile8x3x1AVX512, tile8x4x1AVX512},
-		{tile8x1x2AVX512, tile8x2x2AVX512, tile8x3x2AVX512, tile8x4x2AVX512},
-	}.run(4, 1)
-	k.tile4 = tiles{
-		{tile4x1x1AVX512, tile4x2x1AVX512, tile4x3x1AVX512, tile4x4x1AVX512},
-		{tile4x1x2AVX512, tile4x2x2AVX512, tile4x3x2AVX512, tile4x4x2AVX512},
-	}.run(8, 1)
-	k.tileF32 = floatTiles{
-		{tileF32x1x1AVX512, tileF32x2x1AVX512, tileF32x3x1AVX512, tileF32x4x1AVX512},
-		{tileF32x1x2AVX512, tileF32x2x2AVX512, tileF32x3x2AVX512, tileF32x4x2AVX512},
-	}.run(4)
-	k.tileF16 = floatTiles{
-		{tileF16x1x1AVX512, tileF16x2x1AVX512, tileF16x3x1AVX512, tileF16x4x1AVX512},
-		{tileF16x1x2AVX512, tileF16x2x2AVX512, tileF16x3x2AVX512, tileF16x4x2AVX512},
-	}.run(2)
+	k.int8 = intAssembly{
+		step: 4, unit: 1,
+		sums:        [2][headBlock]sumsFunc{{tile8x1x1AVX512, tile8x2x1AVX512, tile8x3x1AVX512, tile8x4x1AVX512}, {tile8x1x2AVX512, tile8x2x2AVX512, tile8x3x2AVX512, tile8x4x2AVX512}},
+		score:       [headBlock]scoreFunc{score8x1x2AVX512, score8x2x2AVX512, score8x3x2AVX512, score8x4x2AVX512},
+		scoreScaled: [headBlock]scoreFunc{scoreScaled8x1x2AVX512, scoreScaled8x2x2AVX512, scoreScaled8x3x2AVX512, scoreScaled8x4x2AVX512},
+		value:       [2][headBlock]scoreFunc{{value8x1x1AVX512, value8x2x1AVX512, value8x3x1AVX512, value8x4x1AVX512}, {value8x1x2AVX512, value8x2x2AVX512, value8x3x2AVX512, value8x4x2AVX512}},
+	}.tiles()
+	k.int4 = intAssembly{
+		step: 8, unit: 1,
+		sums:        [2][headBlock]sumsFunc{{tile4x1x1AVX512, tile4x2x1AVX512, tile4x3x1AVX512, tile4x4x1AVX512}, {tile4x1x2AVX512, tile4x2x2AVX512, tile4x3x2AVX512, tile4x4x2AVX512}},
+		score:       [headBlock]scoreFunc{score4x1x2AVX512, score4x2x2AVX512, score4x3x2AVX512, score4x4x2AVX512},
+		scoreScaled: [headBlock]scoreFunc{scoreScaled4x1x2AVX512, scoreScaled4x2x2AVX512, scoreScaled4x3x2AVX512, scoreScaled4x4x2AVX512},
+		value:       [2][headBlock]scoreFunc{{value4x1x1AVX512, value4x2x1AVX512, value4x3x1AVX512, value4x4x1AVX512}, {value4x1x2AVX512, value4x2x2AVX512, value4x3x2AVX512, value4x4x2AVX512}},
+	}.tiles()
+	k.f16 = floatAssembly{
+		size:  2,
+		score: [headBlock]floatScoreFunc{scoreF16x1x2AVX512, scoreF16x2x2AVX512, scoreF16x3x2AVX512, scoreF16x4x2AVX512},
+		value: [2][headBlock]floatValueFunc{{valueF16x1x1AVX512, valueF16x2x1AVX512, valueF16x3x1AVX512, valueF16x4x1AVX512}, {valueF16x1x2AVX512, valueF16x2x2AVX512, valueF16x3x2AVX512, valueF16x4x2AVX512}},
+	}.tiles()
+	k.f32 = floatAssembly{
+		size:  4,
+		score: [headBlock]floatScoreFunc{scoreF32x1x2AVX512, scoreF32x2x2AVX512, scoreF32x3x2AVX512, scoreF32x4x2AVX512},
+		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX512, valueF32x2x1AVX512, valueF32x3x1AVX512, valueF32x4x1AVX512}, {valueF32x1x2AVX512, valueF32x2x2AVX512, valueF32x3x2AVX512, valueF32x4x2AVX512}},
+	}.tiles()
 	k.readers = []func([]byte) uint64{reader(readAhead0AVX512), reader(readAhead2048AVX512), reader(readAhead8192AVX512)}
 	k.fold = func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
 		mustHold(n > 0 && n%blockWide == 0 && len(coef) >= heads*coefBytes && len(units) >= heads && len(bias) >= (heads-1)*biasStride+n/blockWide &&
@@ -119,10 +128,6 @@ func avx512Decode(k decodeKernels) decodeKernels {
 			foldScaledAVX512(&coef[0], &units[0], &bias[0], &x[0], &scale[0], limit, &weight[0], heads, n)
 		}
 	}
-	k.scoreUniform = func(z []float32, sums []int32, unit, add []float32, heads, blocks, first int) {
-		mustHold(blocks > 0 && len(z) >= rows(heads, first+blocks*blockWide) && len(sums) >= heads*blocks*blockWide && len(unit) >= heads && len(add) >= heads)
-		scoreUniformAVX512(&z[first], &sums[0], &unit[0], &add[0], heads, blocks)
-	}
 	k.scoreToken = func(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int) {
 		mustHold(groups > 0 && len(z) >= rows(heads, pageTokens) && len(sums) >= heads*groups*pageTokens && len(unit) >= heads && len(scale) >= groups*pageTokens)
 		if offset == nil {
@@ -132,16 +137,22 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		mustHold(len(offset) >= groups*pageTokens && len(q) >= (groups-1)*headBlock+heads)
 		scoreTokenOffsetAVX512(&z[0], &sums[0], &unit[0], &scale[0], &offset[0], &q[0], heads, groups)
 	}
+	softmax := [headBlock]func(z, m, r, l *float32){softmaxx1AVX512, softmaxx2AVX512, softmaxx3AVX512, softmaxx4AVX512}
 	k.softmax = func(z, m, r, l []float32, heads int) {
-		mustHold(len(z) >= rows(heads, pageTokens) && len(m) >= heads && len(r) >= heads && len(l) >= heads*laneWidth)
-		softmaxAVX512(&z[0], &m[0], &r[0], &l[0], heads)
+		mustHold(len(z) >= rows(heads, pageTokens) && len(m) >= headBlock && len(r) >= headBlock && len(l) >= heads*laneWidth)
+		softmax[heads-1](&z[0], &m[0], &r[0], &l[0])
 	}
-	k.accumulate = func(o []float32, sums []int32, r, unit []float32, heads, lanes, blocks int) {
-		mustHold(blocks > 0 && len(o) >= rows(heads, lanes*blocks) && len(sums) >= heads*lanes*blocks && len(r) >= heads && len(unit) >= heads)
-		if lanes == blockWide {
-			accumulatex2AVX512(&o[0], &sums[0], &r[0], &unit[0], heads, blocks)
+	plain := [headBlock]func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int){
+		softmaxPlainx1AVX512, softmaxPlainx2AVX512, softmaxPlainx3AVX512, softmaxPlainx4AVX512}
+	scaled := [headBlock]func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int){
+		softmaxScaledx1AVX512, softmaxScaledx2AVX512, softmaxScaledx3AVX512, softmaxScaledx4AVX512}
+	k.softmaxFold = func(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int) {
+		mustHold(len(z) >= rows(heads, pageTokens) && len(m) >= headBlock && len(r) >= headBlock && len(l) >= heads*laneWidth &&
+			len(coef) >= heads*coefBytes && len(units) >= headBlock && len(bias) >= heads && (scale == nil || len(scale) >= pageTokens))
+		if scale == nil {
+			plain[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], planeLimit, centre)
 		} else {
-			accumulatex1AVX512(&o[0], &sums[0], &r[0], &unit[0], heads, blocks)
+			scaled[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], &scale[0], planeLimit, centre)
 		}
 	}
 	k.accumulateScaled = func(o []float32, sums []int32, r, unit, scale, add, offset []float32, heads, lanes, blocks int) {
@@ -158,10 +169,6 @@ func avx512Decode(k decodeKernels) decodeKernels {
 			accumulateOffsetx1AVX512(&o[0], &sums[0], &r[0], &unit[0], &scale[0], &add[0], &offset[0], heads, blocks)
 		}
 	}
-	k.accumulateFloat = func(o, sums, r []float32, heads, n int) {
-		mustHold(n > 0 && n%laneWidth == 0 && len(o) >= rows(heads, n) && len(sums) >= rows(heads, n) && len(r) >= heads)
-		accumulateFloatAVX512(&o[0], &sums[0], &r[0], heads, n)
-	}
 	k.laneDot = func(e, x, w, r []float32, heads, n int) {
 		mustHold(n > 0 && n%laneWidth == 0 && len(e) >= heads*laneWidth && len(x) >= rows(heads, n) && len(w) >= n && len(r) >= heads)
 		laneDotAVX512(&e[0], &x[0], &w[0], &r[0], heads, n)
@@ -177,27 +184,70 @@ func avx512Decode(k decodeKernels) decodeKernels {
 	return k
 }
 
-// tiles are the integer tiles for 1 to 4 query heads, blocks of 16 and of 32 lanes.
-type tiles [2][headBlock]func(sums *int32, codes, coef *byte, bias *int32, blocks, steps int)
+type (
+	sumsFunc       = func(sums *int32, codes, coef *byte, bias *int32, blocks, steps int)
+	scoreFunc      = func(out *float32, codes, coef *byte, bias *int32, one, two *float32, blocks, steps int)
+	floatScoreFunc = func(out *float32, codes *byte, x *float32, blocks, steps int)
+	floatValueFunc = func(out *float32, codes *byte, x, r *float32, blocks, steps int)
+)
 
-// run returns the tile whose step takes codes of `step` channels or tokens, and
-// whose multiplicands are `unit` bytes apart in their first plane.
-func (t tiles) run(step, unit int) func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) {
-	return func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) {
-		mustHold(steps > 0 && blocks > 0 && len(sums) >= heads*lanes*blocks && len(codes) >= 4*lanes*blocks*steps &&
-			len(coef) >= heads*coefBytes && len(bias) >= heads && first+step*steps <= maxDim)
-		t[lanes/blockWide][heads-1](&sums[0], &codes[0], &coef[first*unit], &bias[0], blocks, steps)
+// intAssembly holds integer tiles for 1 to 4 query heads, where it matters for
+// blocks of 16 and of 32 lanes. A step takes `step` codes of a lane; multiplicands
+// are `unit` bytes apart in their first plane.
+type intAssembly struct {
+	step, unit         int
+	sums               [2][headBlock]sumsFunc
+	score, scoreScaled [headBlock]scoreFunc
+	value              [2][headBlock]scoreFunc
+}
+
+func (a intAssembly) tiles() intTiles {
+	fits := func(codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) bool {
+		return steps > 0 && blocks > 0 && len(codes) >= 4*lanes*blocks*steps && len(coef) >= heads*coefBytes &&
+			len(bias) >= heads && first+a.step*steps <= maxDim
+	}
+	return intTiles{
+		sums: func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) {
+			mustHold(fits(codes, coef, bias, heads, lanes, blocks, steps, first) && len(sums) >= heads*lanes*blocks)
+			a.sums[lanes/blockWide][heads-1](&sums[0], &codes[0], &coef[first*a.unit], &bias[0], blocks, steps)
+		},
+		score: func(z []float32, codes, coef []byte, bias []int32, unit, add []float32, heads, blocks, steps, first int) {
+			mustHold(fits(codes, coef, bias, heads, blockWide, blocks, steps, first) && len(z) >= rows(heads, blockWide*blocks) &&
+				len(unit) >= heads && len(add) >= heads)
+			a.score[heads-1](&z[0], &codes[0], &coef[first*a.unit], &bias[0], &unit[0], &add[0], blocks, steps)
+		},
+		scoreScaled: func(z []float32, codes, coef []byte, bias []int32, unit, scale []float32, heads, blocks, steps, first int) {
+			mustHold(fits(codes, coef, bias, heads, blockWide, blocks, steps, first) && len(z) >= rows(heads, blockWide*blocks) &&
+				len(unit) >= heads && len(scale) >= blockWide*blocks)
+			a.scoreScaled[heads-1](&z[0], &codes[0], &coef[first*a.unit], &bias[0], &unit[0], &scale[0], blocks, steps)
+		},
+		value: func(o []float32, codes, coef []byte, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int) {
+			mustHold(fits(codes, coef, bias, heads, lanes, blocks, steps, first) && len(o) >= rows(heads, lanes*blocks) &&
+				len(r) >= heads && len(unit) >= heads)
+			a.value[lanes/blockWide][heads-1](&o[0], &codes[0], &coef[first*a.unit], &bias[0], &r[0], &unit[0], blocks, steps)
+		},
 	}
 }
 
-// floatTiles are the float tiles for 1 to 4 query heads, blocks of 16 and of 32 lanes.
-type floatTiles [2][headBlock]func(sums *float32, codes *byte, x *float32, blocks, steps int)
+// floatAssembly holds float tiles for 1 to 4 query heads; a code has `size` bytes.
+type floatAssembly struct {
+	size  int
+	score [headBlock]floatScoreFunc
+	value [2][headBlock]floatValueFunc
+}
 
-func (t floatTiles) run(size int) func(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int) {
-	return func(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int) {
-		mustHold(steps > 0 && blocks > 0 && len(sums) >= rows(heads, lanes*blocks) && len(codes) >= size*lanes*blocks*steps &&
-			len(x) >= rows(heads, steps))
-		t[lanes/blockWide][heads-1](&sums[0], &codes[0], &x[0], blocks, steps)
+func (a floatAssembly) tiles() floatTiles {
+	return floatTiles{
+		score: func(z []float32, codes []byte, x []float32, heads, blocks, steps int) {
+			mustHold(steps > 0 && blocks > 0 && len(z) >= rows(heads, blockWide*blocks) && len(codes) >= a.size*blockWide*blocks*steps &&
+				len(x) >= rows(heads, steps))
+			a.score[heads-1](&z[0], &codes[0], &x[0], blocks, steps)
+		},
+		value: func(o []float32, codes []byte, x, r []float32, heads, lanes, blocks, steps int) {
+			mustHold(steps > 0 && blocks > 0 && len(o) >= rows(heads, lanes*blocks) && len(codes) >= a.size*lanes*blocks*steps &&
+				len(x) >= rows(heads, steps) && len(r) >= heads)
+			a.value[lanes/blockWide][heads-1](&o[0], &codes[0], &x[0], &r[0], blocks, steps)
+		},
 	}
 }
 

@@ -31,225 +31,22 @@ step:
 	JNZ           step
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
-	VMOVDQU32     Z0, (AX)
+	VMOVUPS       Z0, (AX)
 	ADDQ          $0x00000040, AX
 	DECQ          SI
 	JNZ           block
-	VZEROUPPER
-	RET
-
-// func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x1x1AVX512(SB), NOSPLIT, $0-48
-	MOVQ      sums+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
-	MOVQ        DX, R8
-	MOVQ        DI, R9
-
-step:
-	VMOVDQU32     (CX), Z3
-	VPANDD        Z0, Z3, Z4
-	VPSRLW        $0x04, Z3, Z3
-	VPANDD        Z0, Z3, Z3
-	VPDPBUSD.BCST (R8), Z4, Z1
-	VPDPBUSD.BCST 640(R8), Z4, Z2
-	VPDPBUSD.BCST 4(R8), Z3, Z1
-	VPDPBUSD.BCST 644(R8), Z3, Z2
-	ADDQ          $0x08, R8
-	ADDQ          $0x00000040, CX
-	DECQ          R9
-	JNZ           step
-	VPSLLD        $0x08, Z2, Z2
-	VPADDD        Z2, Z1, Z1
-	VMOVDQU32     Z1, (AX)
-	ADDQ          $0x00000040, AX
-	DECQ          SI
-	JNZ           block
-	VZEROUPPER
-	RET
-
-DATA decodeWord0f0f0f0f<>+0(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+4(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+8(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+12(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+16(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+20(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+24(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+28(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+32(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+36(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+40(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+44(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+48(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+52(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+56(SB)/4, $0x0f0f0f0f
-DATA decodeWord0f0f0f0f<>+60(SB)/4, $0x0f0f0f0f
-GLOBL decodeWord0f0f0f0f<>(SB), RODATA|NOPTR, $64
-
-// func tileF16x1x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x1x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z1
-	VBROADCASTSS (R9), Z2
-	VFMADD231PS  Z2, Z1, Z0
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x1x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x1x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z1
-	VBROADCASTSS (R9), Z2
-	VMULPS       Z2, Z1, Z1
-	VADDPS       Z1, Z0, Z0
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x1x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x1x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y2
-	VCVTPH2PS    16(R8), Y3
-	VBROADCASTSS (R9), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x1x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x1x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y2
-	VMOVUPS      32(R8), Y3
-	VBROADCASTSS (R9), Y4
-	VMULPS       Y4, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VMULPS       Y4, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
 	VZEROUPPER
 	RET
 
 // func tile8x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile8x1x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -257,34 +54,32 @@ block:
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step0:
-	VMOVDQU      (R9), Y2
-	VMOVDQU      32(R9), Y3
+	VMOVDQU      (CX), Y2
+	VMOVDQU      32(CX), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (R8), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(R8), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
 	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
@@ -308,94 +103,6 @@ DATA decodeWord00ff00ff<>+52(SB)/4, $0x00ff00ff
 DATA decodeWord00ff00ff<>+56(SB)/4, $0x00ff00ff
 DATA decodeWord00ff00ff<>+60(SB)/4, $0x00ff00ff
 GLOBL decodeWord00ff00ff<>(SB), RODATA|NOPTR, $64
-
-// func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile4x1x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y2
-	VMOVDQU      32(R9), Y3
-	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x08, Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
-	VPSRLW       $0x08, Y3, Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x04, Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
-	VPSRLW       $0x04, Y3, Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x0c, Y2, Y2
-	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
-	VPMADDWD     Y4, Y2, Y2
-	VPADDD       Y2, Y0, Y0
-	VPMADDWD     Y4, Y3, Y2
-	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	ADDQ         R8, CX
-	ADDQ         $0x00000040, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-DATA decodeWord000f000f<>+0(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+4(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+8(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+12(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+16(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+20(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+24(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+28(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+32(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+36(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+40(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+44(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+48(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+52(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+56(SB)/4, $0x000f000f
-DATA decodeWord000f000f<>+60(SB)/4, $0x000f000f
-GLOBL decodeWord000f000f<>(SB), RODATA|NOPTR, $64
 
 // func tile8x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
@@ -432,15 +139,820 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
-	VMOVDQU32    Z0, (AX)
+	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
-	VMOVDQU32    Z2, 64(AX)
+	VMOVUPS      Z2, 64(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
+
+// func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile8x1x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
+
+step0:
+	VMOVDQU      (R10), Y2
+	VMOVDQU      32(R10), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R8), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R8), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x1x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z2
+	VPDPBUSD.BCST (R10), Z2, Z0
+	VPDPBUSD.BCST 640(R10), Z2, Z1
+	ADDQ          $0x04, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z1, Z1
+	VPADDD        Z1, Z0, Z0
+	VCVTDQ2PS     Z0, Z0
+	VBROADCASTSS  (DI), Z2
+	VMULPS        Z2, Z0, Z0
+	VBROADCASTSS  (SI), Z2
+	VMULPS        (AX), Z2, Z2
+	VADDPS        Z0, Z2, Z0
+	VMOVUPS       Z0, (AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value8x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x1x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y2
+	VMOVDQU      32(CX), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x1x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z4
+	VMOVDQU32    64(CX), Z5
+	VPBROADCASTD (R10), Z6
+	VPDPBUSD     Z6, Z4, Z0
+	VPDPBUSD     Z6, Z5, Z2
+	VPBROADCASTD 640(R10), Z6
+	VPDPBUSD     Z6, Z4, Z1
+	VPDPBUSD     Z6, Z5, Z3
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z4
+	VMULPS       Z4, Z0, Z0
+	VBROADCASTSS (SI), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z4
+	VMULPS       Z4, Z2, Z2
+	VBROADCASTSS (SI), Z4
+	VMULPS       64(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x1x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y2
+	VMOVDQU      32(R12), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·score8x1x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z4
+	VMOVDQU32    64(CX), Z5
+	VPBROADCASTD (R10), Z6
+	VPDPBUSD     Z6, Z4, Z0
+	VPDPBUSD     Z6, Z5, Z2
+	VPBROADCASTD 640(R10), Z6
+	VPDPBUSD     Z6, Z4, Z1
+	VPDPBUSD     Z6, Z5, Z3
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z4
+	VMULPS       Z4, Z0, Z0
+	VBROADCASTSS (DI), Z4
+	VADDPS       Z4, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z4
+	VMULPS       Z4, Z2, Z2
+	VBROADCASTSS (DI), Z4
+	VADDPS       Z4, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score8x1x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y2
+	VMOVDQU      32(R12), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreScaled8x1x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z4
+	VMOVDQU32    64(CX), Z5
+	VPBROADCASTD (R10), Z6
+	VPDPBUSD     Z6, Z4, Z0
+	VPDPBUSD     Z6, Z5, Z2
+	VPBROADCASTD 640(R10), Z6
+	VPDPBUSD     Z6, Z4, Z1
+	VPDPBUSD     Z6, Z5, Z3
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z4
+	VMULPS       Z4, Z0, Z0
+	VMULPS       (DI), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z4
+	VMULPS       Z4, Z2, Z2
+	VMULPS       64(DI), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled8x1x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y2
+	VMOVDQU      32(R12), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tile4x1x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ      sums+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      blocks+32(FP), SI
+	MOVQ      steps+40(FP), DI
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	MOVQ        DX, R8
+	MOVQ        DI, R9
+
+step:
+	VMOVDQU32     (CX), Z3
+	VPANDD        Z0, Z3, Z4
+	VPSRLW        $0x04, Z3, Z3
+	VPANDD        Z0, Z3, Z3
+	VPDPBUSD.BCST (R8), Z4, Z1
+	VPDPBUSD.BCST 640(R8), Z4, Z2
+	VPDPBUSD.BCST 4(R8), Z3, Z1
+	VPDPBUSD.BCST 644(R8), Z3, Z2
+	ADDQ          $0x08, R8
+	ADDQ          $0x00000040, CX
+	DECQ          R9
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VMOVUPS       Z1, (AX)
+	ADDQ          $0x00000040, AX
+	DECQ          SI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+DATA decodeWord0f0f0f0f<>+0(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+4(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+8(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+12(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+16(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+20(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+24(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+28(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+32(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+36(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+40(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+44(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+48(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+52(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+56(SB)/4, $0x0f0f0f0f
+DATA decodeWord0f0f0f0f<>+60(SB)/4, $0x0f0f0f0f
+GLOBL decodeWord0f0f0f0f<>(SB), RODATA|NOPTR, $64
+
+// func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile4x1x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step0:
+	VMOVDQU      (CX), Y2
+	VMOVDQU      32(CX), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R8), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+DATA decodeWord000f000f<>+0(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+4(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+8(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+12(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+16(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+20(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+24(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+28(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+32(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+36(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+40(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+44(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+48(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+52(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+56(SB)/4, $0x000f000f
+DATA decodeWord000f000f<>+60(SB)/4, $0x000f000f
+GLOBL decodeWord000f000f<>(SB), RODATA|NOPTR, $64
 
 // func tile4x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
@@ -490,284 +1002,10 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
-	VMOVDQU32    Z1, (AX)
+	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
-	VMOVDQU32    Z3, 64(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x1x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x1x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z2
-	VCVTPH2PS    32(R8), Z3
-	VBROADCASTSS (R9), Z4
-	VFMADD231PS  Z4, Z2, Z0
-	VFMADD231PS  Z4, Z3, Z1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x1x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x1x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z2
-	VMOVUPS      64(R8), Z3
-	VBROADCASTSS (R9), Z4
-	VMULPS       Z4, Z2, Z2
-	VADDPS       Z2, Z0, Z0
-	VMULPS       Z4, Z3, Z2
-	VADDPS       Z2, Z1, Z1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x1x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x1x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y2
-	VCVTPH2PS    16(R8), Y3
-	VBROADCASTSS (R9), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VCVTPH2PS    32(R8), Y2
-	VCVTPH2PS    48(R8), Y3
-	VBROADCASTSS (R9), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x1x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x1x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y2
-	VMOVUPS      32(R8), Y3
-	VBROADCASTSS (R9), Y4
-	VMULPS       Y4, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VMULPS       Y4, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VMOVUPS      64(R8), Y2
-	VMOVUPS      96(R8), Y3
-	VBROADCASTSS (R9), Y4
-	VMULPS       Y4, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VMULPS       Y4, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile8x1x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y2
-	VMOVDQU      32(R9), Y3
-	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
-	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x08, Y2, Y2
-	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
-	VPMADDWD     Y4, Y2, Y2
-	VPADDD       Y2, Y0, Y0
-	VPMADDWD     Y4, Y3, Y2
-	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step1:
-	VMOVDQU      64(R9), Y2
-	VMOVDQU      96(R9), Y3
-	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
-	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x08, Y2, Y2
-	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
-	VPMADDWD     Y4, Y2, Y2
-	VPADDD       Y2, Y0, Y0
-	VPMADDWD     Y4, Y3, Y2
-	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Z3, 64(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -777,14 +1015,12 @@ step1:
 // func tile4x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile4x1x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -792,16 +1028,16 @@ block:
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
 
 step0:
-	VMOVDQU      (R9), Y2
-	VMOVDQU      32(R9), Y3
+	VMOVDQU      (R10), Y2
+	VMOVDQU      32(R10), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (R8), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -810,7 +1046,7 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(R8), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -819,36 +1055,151 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(R8), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(R8), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
 	VPBROADCASTD (BX), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step1:
-	VMOVDQU      64(R9), Y2
-	VMOVDQU      96(R9), Y3
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R8), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x1x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z3
+	VPANDD        Z0, Z3, Z4
+	VPSRLW        $0x04, Z3, Z3
+	VPANDD        Z0, Z3, Z3
+	VPDPBUSD.BCST (R10), Z4, Z1
+	VPDPBUSD.BCST 640(R10), Z4, Z2
+	VPDPBUSD.BCST 4(R10), Z3, Z1
+	VPDPBUSD.BCST 644(R10), Z3, Z2
+	ADDQ          $0x08, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VCVTDQ2PS     Z1, Z1
+	VBROADCASTSS  (DI), Z3
+	VMULPS        Z3, Z1, Z1
+	VBROADCASTSS  (SI), Z3
+	VMULPS        (AX), Z3, Z3
+	VADDPS        Z1, Z3, Z1
+	VMOVUPS       Z1, (AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value4x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x1x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y2
+	VMOVDQU      32(CX), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
 	VPBROADCASTD (R10), Y6
@@ -882,12 +1233,1186 @@ step1:
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
 	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x1x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z5
+	VPANDD       Z0, Z5, Z6
+	VPSRLW       $0x04, Z5, Z5
+	VPANDD       Z0, Z5, Z5
+	VMOVDQU32    64(CX), Z7
+	VPANDD       Z0, Z7, Z8
+	VPSRLW       $0x04, Z7, Z7
+	VPANDD       Z0, Z7, Z7
+	VPBROADCASTD (R10), Z9
+	VPDPBUSD     Z9, Z6, Z1
+	VPDPBUSD     Z9, Z8, Z3
+	VPBROADCASTD 640(R10), Z9
+	VPDPBUSD     Z9, Z6, Z2
+	VPDPBUSD     Z9, Z8, Z4
+	VPBROADCASTD 4(R10), Z6
+	VPDPBUSD     Z6, Z5, Z1
+	VPDPBUSD     Z6, Z7, Z3
+	VPBROADCASTD 644(R10), Z6
+	VPDPBUSD     Z6, Z5, Z2
+	VPDPBUSD     Z6, Z7, Z4
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z1, Z1
+	VBROADCASTSS (SI), Z5
+	VMULPS       (AX), Z5, Z5
+	VADDPS       Z1, Z5, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z3, Z3
+	VBROADCASTSS (SI), Z5
+	VMULPS       64(AX), Z5, Z5
+	VADDPS       Z3, Z5, Z3
+	VMOVUPS      Z3, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x1x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y2
+	VMOVDQU      32(R12), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	ADDQ         R8, CX
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·score4x1x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      add+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z5
+	VPANDD       Z0, Z5, Z6
+	VPSRLW       $0x04, Z5, Z5
+	VPANDD       Z0, Z5, Z5
+	VMOVDQU32    64(CX), Z7
+	VPANDD       Z0, Z7, Z8
+	VPSRLW       $0x04, Z7, Z7
+	VPANDD       Z0, Z7, Z7
+	VPBROADCASTD (R10), Z9
+	VPDPBUSD     Z9, Z6, Z1
+	VPDPBUSD     Z9, Z8, Z3
+	VPBROADCASTD 640(R10), Z9
+	VPDPBUSD     Z9, Z6, Z2
+	VPDPBUSD     Z9, Z8, Z4
+	VPBROADCASTD 4(R10), Z6
+	VPDPBUSD     Z6, Z5, Z1
+	VPDPBUSD     Z6, Z7, Z3
+	VPBROADCASTD 644(R10), Z6
+	VPDPBUSD     Z6, Z5, Z2
+	VPDPBUSD     Z6, Z7, Z4
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z5
+	VMULPS       Z5, Z1, Z1
+	VBROADCASTSS (DI), Z5
+	VADDPS       Z5, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z5
+	VMULPS       Z5, Z3, Z3
+	VBROADCASTSS (DI), Z5
+	VADDPS       Z5, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score4x1x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y2
+	VMOVDQU      32(R12), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (DI), Y2
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreScaled4x1x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      scale+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z5
+	VPANDD       Z0, Z5, Z6
+	VPSRLW       $0x04, Z5, Z5
+	VPANDD       Z0, Z5, Z5
+	VMOVDQU32    64(CX), Z7
+	VPANDD       Z0, Z7, Z8
+	VPSRLW       $0x04, Z7, Z7
+	VPANDD       Z0, Z7, Z7
+	VPBROADCASTD (R10), Z9
+	VPDPBUSD     Z9, Z6, Z1
+	VPDPBUSD     Z9, Z8, Z3
+	VPBROADCASTD 640(R10), Z9
+	VPDPBUSD     Z9, Z6, Z2
+	VPDPBUSD     Z9, Z8, Z4
+	VPBROADCASTD 4(R10), Z6
+	VPDPBUSD     Z6, Z5, Z1
+	VPDPBUSD     Z6, Z7, Z3
+	VPBROADCASTD 644(R10), Z6
+	VPDPBUSD     Z6, Z5, Z2
+	VPDPBUSD     Z6, Z7, Z4
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z5
+	VMULPS       Z5, Z1, Z1
+	VMULPS       (DI), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z5
+	VMULPS       Z5, Z3, Z3
+	VMULPS       64(DI), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled4x1x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y2
+	VMOVDQU      32(R12), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(R10), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y2
+	VMULPS       Y2, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF32x1x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VMOVUPS      (CX), Z2
+	VMOVUPS      64(CX), Z3
+	VBROADCASTSS (DI), Z4
+	VMULPS       Z4, Z2, Z2
+	VADDPS       Z2, Z0, Z0
+	VMULPS       Z4, Z3, Z2
+	VADDPS       Z2, Z1, Z1
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x1x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z1
+	VBROADCASTSS (R8), Z2
+	VMULPS       Z2, Z1, Z1
+	VADDPS       Z1, Z0, Z0
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z1
+	VMULPS       (AX), Z1, Z1
+	VADDPS       Z0, Z1, Z0
+	VMOVUPS      Z0, (AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x1x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z2
+	VMOVUPS      64(CX), Z3
+	VBROADCASTSS (R8), Z4
+	VMULPS       Z4, Z2, Z2
+	VADDPS       Z2, Z0, Z0
+	VMULPS       Z4, Z3, Z2
+	VADDPS       Z2, Z1, Z1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z2
+	VMULPS       64(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF16x1x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VCVTPH2PS    (CX), Z2
+	VCVTPH2PS    32(CX), Z3
+	VBROADCASTSS (DI), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x1x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z1
+	VBROADCASTSS (R8), Z2
+	VFMADD231PS  Z2, Z1, Z0
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z1
+	VMULPS       (AX), Z1, Z1
+	VADDPS       Z0, Z1, Z0
+	VMOVUPS      Z0, (AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x1x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z2
+	VCVTPH2PS    32(CX), Z3
+	VBROADCASTSS (R8), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z2
+	VMULPS       64(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreF32x1x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VMOVUPS      (R9), Y2
+	VMOVUPS      32(R9), Y3
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VMOVUPS      64(CX), Y2
+	VMOVUPS      96(CX), Y3
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x1x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VMOVUPS      (CX), Y2
+	VMOVUPS      32(CX), Y3
+	VBROADCASTSS (R8), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x1x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VMOVUPS      (R10), Y2
+	VMOVUPS      32(R10), Y3
+	VBROADCASTSS (R8), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVUPS      64(CX), Y2
+	VMOVUPS      96(CX), Y3
+	VBROADCASTSS (R8), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreF16x1x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VCVTPH2PS    (R9), Y2
+	VCVTPH2PS    16(R9), Y3
+	VBROADCASTSS (DI), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VCVTPH2PS    32(CX), Y2
+	VCVTPH2PS    48(CX), Y3
+	VBROADCASTSS (DI), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x1x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Y2
+	VCVTPH2PS    16(CX), Y3
+	VBROADCASTSS (R8), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x1x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VCVTPH2PS    (R10), Y2
+	VCVTPH2PS    16(R10), Y3
+	VBROADCASTSS (R8), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VCVTPH2PS    32(CX), Y2
+	VCVTPH2PS    48(CX), Y3
+	VBROADCASTSS (R8), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -926,245 +2451,25 @@ step:
 	JNZ           step
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
-	VMOVDQU32     Z0, (AX)
+	VMOVUPS       Z0, (AX)
 	VPSLLD        $0x08, Z3, Z3
 	VPADDD        Z3, Z2, Z2
-	VMOVDQU32     Z2, 64(AX)
+	VMOVUPS       Z2, 64(AX)
 	ADDQ          $0x00000080, AX
 	DECQ          SI
 	JNZ           block
-	VZEROUPPER
-	RET
-
-// func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x2x1AVX512(SB), NOSPLIT, $0-48
-	MOVQ      sums+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
-	VPXORD      Z4, Z4, Z4
-	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
-	MOVQ        DX, R8
-	MOVQ        DI, R9
-
-step:
-	VMOVDQU32     (CX), Z5
-	VPANDD        Z0, Z5, Z6
-	VPSRLW        $0x04, Z5, Z5
-	VPANDD        Z0, Z5, Z5
-	VPDPBUSD.BCST (R8), Z6, Z1
-	VPDPBUSD.BCST 640(R8), Z6, Z2
-	VPDPBUSD.BCST 1280(R8), Z6, Z3
-	VPDPBUSD.BCST 1920(R8), Z6, Z4
-	VPDPBUSD.BCST 4(R8), Z5, Z1
-	VPDPBUSD.BCST 644(R8), Z5, Z2
-	VPDPBUSD.BCST 1284(R8), Z5, Z3
-	VPDPBUSD.BCST 1924(R8), Z5, Z4
-	ADDQ          $0x08, R8
-	ADDQ          $0x00000040, CX
-	DECQ          R9
-	JNZ           step
-	VPSLLD        $0x08, Z2, Z2
-	VPADDD        Z2, Z1, Z1
-	VMOVDQU32     Z1, (AX)
-	VPSLLD        $0x08, Z4, Z4
-	VPADDD        Z4, Z3, Z3
-	VMOVDQU32     Z3, 64(AX)
-	ADDQ          $0x00000080, AX
-	DECQ          SI
-	JNZ           block
-	VZEROUPPER
-	RET
-
-// func tileF16x2x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x2x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z2
-	VBROADCASTSS (R9), Z3
-	VFMADD231PS  Z3, Z2, Z0
-	VBROADCASTSS 2560(R9), Z3
-	VFMADD231PS  Z3, Z2, Z1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 2560(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x2x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x2x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z2
-	VBROADCASTSS (R9), Z3
-	VMULPS       Z3, Z2, Z3
-	VADDPS       Z3, Z0, Z0
-	VBROADCASTSS 2560(R9), Z3
-	VMULPS       Z3, Z2, Z2
-	VADDPS       Z2, Z1, Z1
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 2560(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x2x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x2x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y4
-	VCVTPH2PS    16(R8), Y5
-	VBROADCASTSS (R9), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(R9), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x2x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x2x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y4
-	VMOVUPS      32(R8), Y5
-	VBROADCASTSS (R9), Y6
-	VMULPS       Y6, Y4, Y7
-	VADDPS       Y7, Y0, Y0
-	VMULPS       Y6, Y5, Y6
-	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(R9), Y6
-	VMULPS       Y6, Y4, Y4
-	VADDPS       Y4, Y2, Y2
-	VMULPS       Y6, Y5, Y4
-	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
 	VZEROUPPER
 	RET
 
 // func tile8x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile8x2x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -1177,143 +2482,44 @@ block:
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step0:
-	VMOVDQU      (R9), Y4
-	VMOVDQU      32(R9), Y5
+	VMOVDQU      (CX), Y4
+	VMOVDQU      32(CX), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD 1280(R8), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(R8), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 1284(R8), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 64(AX)
-	VMOVDQU      Y3, 96(AX)
-	ADDQ         R8, CX
-	ADDQ         $0x00000080, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile4x2x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y4
-	VMOVDQU      32(R9), Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x08, Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
-	VPSRLW       $0x08, Y5, Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x04, Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
-	VPSRLW       $0x04, Y5, Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x0c, Y4, Y4
-	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
-	VPMADDWD     Y6, Y4, Y7
-	VPADDD       Y7, Y0, Y0
-	VPMADDWD     Y6, Y5, Y6
-	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y2, Y2
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 64(AX)
-	VMOVDQU      Y3, 96(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 64(AX)
+	VMOVUPS      Y3, 96(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -1367,17 +2573,1146 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
-	VMOVDQU32    Z0, (AX)
+	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
-	VMOVDQU32    Z2, 64(AX)
+	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
-	VMOVDQU32    Z4, 128(AX)
+	VMOVUPS      Z4, 128(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
-	VMOVDQU32    Z6, 192(AX)
+	VMOVUPS      Z6, 192(AX)
 	ADDQ         $0x00000100, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile8x2x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
+
+step0:
+	VMOVDQU      (R10), Y4
+	VMOVDQU      32(R10), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R8), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      Y3, 160(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R8), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      Y3, 224(AX)
+	ADDQ         $0x00000100, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x2x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST 4(BX), Z2, Z2
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z4
+	VPDPBUSD.BCST (R10), Z4, Z0
+	VPDPBUSD.BCST 640(R10), Z4, Z1
+	VPDPBUSD.BCST 1280(R10), Z4, Z2
+	VPDPBUSD.BCST 1920(R10), Z4, Z3
+	ADDQ          $0x04, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z1, Z1
+	VPADDD        Z1, Z0, Z0
+	VCVTDQ2PS     Z0, Z0
+	VBROADCASTSS  (DI), Z4
+	VMULPS        Z4, Z0, Z0
+	VBROADCASTSS  (SI), Z4
+	VMULPS        (AX), Z4, Z4
+	VADDPS        Z0, Z4, Z0
+	VMOVUPS       Z0, (AX)
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(DI), Z4
+	VMULPS        Z4, Z2, Z2
+	VBROADCASTSS  4(SI), Z4
+	VMULPS        2560(AX), Z4, Z4
+	VADDPS        Z2, Z4, Z2
+	VMOVUPS       Z2, 2560(AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value8x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x2x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y4
+	VMOVDQU      32(CX), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x2x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z8
+	VMOVDQU32    64(CX), Z9
+	VPBROADCASTD (R10), Z10
+	VPDPBUSD     Z10, Z8, Z0
+	VPDPBUSD     Z10, Z9, Z2
+	VPBROADCASTD 640(R10), Z10
+	VPDPBUSD     Z10, Z8, Z1
+	VPDPBUSD     Z10, Z9, Z3
+	VPBROADCASTD 1280(R10), Z10
+	VPDPBUSD     Z10, Z8, Z4
+	VPDPBUSD     Z10, Z9, Z6
+	VPBROADCASTD 1920(R10), Z10
+	VPDPBUSD     Z10, Z8, Z5
+	VPDPBUSD     Z10, Z9, Z7
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z8
+	VMULPS       Z8, Z0, Z0
+	VBROADCASTSS (SI), Z8
+	VMULPS       (AX), Z8, Z8
+	VADDPS       Z0, Z8, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z8
+	VMULPS       Z8, Z2, Z2
+	VBROADCASTSS (SI), Z8
+	VMULPS       64(AX), Z8, Z8
+	VADDPS       Z2, Z8, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       Z8, Z4, Z4
+	VBROADCASTSS 4(SI), Z8
+	VMULPS       2560(AX), Z8, Z8
+	VADDPS       Z4, Z8, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       Z8, Z6, Z6
+	VBROADCASTSS 4(SI), Z8
+	VMULPS       2624(AX), Z8, Z8
+	VADDPS       Z6, Z8, Z6
+	VMOVUPS      Z6, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x2x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       64(AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·score8x2x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z8
+	VMOVDQU32    64(CX), Z9
+	VPBROADCASTD (R10), Z10
+	VPDPBUSD     Z10, Z8, Z0
+	VPDPBUSD     Z10, Z9, Z2
+	VPBROADCASTD 640(R10), Z10
+	VPDPBUSD     Z10, Z8, Z1
+	VPDPBUSD     Z10, Z9, Z3
+	VPBROADCASTD 1280(R10), Z10
+	VPDPBUSD     Z10, Z8, Z4
+	VPDPBUSD     Z10, Z9, Z6
+	VPBROADCASTD 1920(R10), Z10
+	VPDPBUSD     Z10, Z8, Z5
+	VPDPBUSD     Z10, Z9, Z7
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z8
+	VMULPS       Z8, Z0, Z0
+	VBROADCASTSS (DI), Z8
+	VADDPS       Z8, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z8
+	VMULPS       Z8, Z2, Z2
+	VBROADCASTSS (DI), Z8
+	VADDPS       Z8, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(SI), Z8
+	VMULPS       Z8, Z4, Z4
+	VBROADCASTSS 4(DI), Z8
+	VADDPS       Z8, Z4, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(SI), Z8
+	VMULPS       Z8, Z6, Z6
+	VBROADCASTSS 4(DI), Z8
+	VADDPS       Z8, Z6, Z6
+	VMOVUPS      Z6, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score8x2x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreScaled8x2x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z8
+	VMOVDQU32    64(CX), Z9
+	VPBROADCASTD (R10), Z10
+	VPDPBUSD     Z10, Z8, Z0
+	VPDPBUSD     Z10, Z9, Z2
+	VPBROADCASTD 640(R10), Z10
+	VPDPBUSD     Z10, Z8, Z1
+	VPDPBUSD     Z10, Z9, Z3
+	VPBROADCASTD 1280(R10), Z10
+	VPDPBUSD     Z10, Z8, Z4
+	VPDPBUSD     Z10, Z9, Z6
+	VPBROADCASTD 1920(R10), Z10
+	VPDPBUSD     Z10, Z8, Z5
+	VPDPBUSD     Z10, Z9, Z7
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z8
+	VMULPS       Z8, Z0, Z0
+	VMULPS       (DI), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z8
+	VMULPS       Z8, Z2, Z2
+	VMULPS       64(DI), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(SI), Z8
+	VMULPS       Z8, Z4, Z4
+	VMULPS       (DI), Z4, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(SI), Z8
+	VMULPS       Z8, Z6, Z6
+	VMULPS       64(DI), Z6, Z6
+	VMOVUPS      Z6, 2624(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled8x2x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       (DI), Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       32(DI), Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1284(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       64(DI), Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       96(DI), Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tile4x2x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ      sums+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      blocks+32(FP), SI
+	MOVQ      steps+40(FP), DI
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST 4(BX), Z3, Z3
+	MOVQ        DX, R8
+	MOVQ        DI, R9
+
+step:
+	VMOVDQU32     (CX), Z5
+	VPANDD        Z0, Z5, Z6
+	VPSRLW        $0x04, Z5, Z5
+	VPANDD        Z0, Z5, Z5
+	VPDPBUSD.BCST (R8), Z6, Z1
+	VPDPBUSD.BCST 640(R8), Z6, Z2
+	VPDPBUSD.BCST 1280(R8), Z6, Z3
+	VPDPBUSD.BCST 1920(R8), Z6, Z4
+	VPDPBUSD.BCST 4(R8), Z5, Z1
+	VPDPBUSD.BCST 644(R8), Z5, Z2
+	VPDPBUSD.BCST 1284(R8), Z5, Z3
+	VPDPBUSD.BCST 1924(R8), Z5, Z4
+	ADDQ          $0x08, R8
+	ADDQ          $0x00000040, CX
+	DECQ          R9
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VMOVUPS       Z1, (AX)
+	VPSLLD        $0x08, Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VMOVUPS       Z3, 64(AX)
+	ADDQ          $0x00000080, AX
+	DECQ          SI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile4x2x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step0:
+	VMOVDQU      (CX), Y4
+	VMOVDQU      32(CX), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R8), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 64(AX)
+	VMOVUPS      Y3, 96(AX)
+	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
@@ -1449,372 +3784,16 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
-	VMOVDQU32    Z1, (AX)
+	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
-	VMOVDQU32    Z3, 64(AX)
+	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
-	VMOVDQU32    Z5, 128(AX)
+	VMOVUPS      Z5, 128(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
-	VMOVDQU32    Z7, 192(AX)
-	ADDQ         $0x00000100, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x2x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x2x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z4
-	VCVTPH2PS    32(R8), Z5
-	VBROADCASTSS (R9), Z6
-	VFMADD231PS  Z6, Z4, Z0
-	VFMADD231PS  Z6, Z5, Z1
-	VBROADCASTSS 2560(R9), Z6
-	VFMADD231PS  Z6, Z4, Z2
-	VFMADD231PS  Z6, Z5, Z3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x2x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x2x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z4
-	VMOVUPS      64(R8), Z5
-	VBROADCASTSS (R9), Z6
-	VMULPS       Z6, Z4, Z7
-	VADDPS       Z7, Z0, Z0
-	VMULPS       Z6, Z5, Z6
-	VADDPS       Z6, Z1, Z1
-	VBROADCASTSS 2560(R9), Z6
-	VMULPS       Z6, Z4, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       Z6, Z5, Z4
-	VADDPS       Z4, Z3, Z3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x2x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x2x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y4
-	VCVTPH2PS    16(R8), Y5
-	VBROADCASTSS (R9), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(R9), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VCVTPH2PS    32(R8), Y4
-	VCVTPH2PS    48(R8), Y5
-	VBROADCASTSS (R9), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(R9), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x2x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x2x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y4
-	VMOVUPS      32(R8), Y5
-	VBROADCASTSS (R9), Y6
-	VMULPS       Y6, Y4, Y7
-	VADDPS       Y7, Y0, Y0
-	VMULPS       Y6, Y5, Y6
-	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(R9), Y6
-	VMULPS       Y6, Y4, Y4
-	VADDPS       Y4, Y2, Y2
-	VMULPS       Y6, Y5, Y4
-	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VMOVUPS      64(R8), Y4
-	VMOVUPS      96(R8), Y5
-	VBROADCASTSS (R9), Y6
-	VMULPS       Y6, Y4, Y7
-	VADDPS       Y7, Y0, Y0
-	VMULPS       Y6, Y5, Y6
-	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(R9), Y6
-	VMULPS       Y6, Y4, Y4
-	VADDPS       Y4, Y2, Y2
-	VMULPS       Y6, Y5, Y4
-	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile8x2x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y4
-	VMOVDQU      32(R9), Y5
-	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
-	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x08, Y4, Y4
-	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
-	VPMADDWD     Y6, Y4, Y7
-	VPADDD       Y7, Y0, Y0
-	VPMADDWD     Y6, Y5, Y6
-	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y2, Y2
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 128(AX)
-	VMOVDQU      Y3, 160(AX)
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step1:
-	VMOVDQU      64(R9), Y4
-	VMOVDQU      96(R9), Y5
-	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
-	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x08, Y4, Y4
-	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
-	VPMADDWD     Y6, Y4, Y7
-	VPADDD       Y7, Y0, Y0
-	VPMADDWD     Y6, Y5, Y6
-	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y2, Y2
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	VMOVDQU      Y2, 192(AX)
-	VMOVDQU      Y3, 224(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Z7, 192(AX)
 	ADDQ         $0x00000100, AX
 	DECQ         SI
 	JNZ          block
@@ -1824,14 +3803,12 @@ step1:
 // func tile4x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile4x2x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -1844,21 +3821,21 @@ block:
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
 
 step0:
-	VMOVDQU      (R9), Y4
-	VMOVDQU      32(R9), Y5
+	VMOVDQU      (R10), Y4
+	VMOVDQU      32(R10), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD 1280(R8), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -1867,12 +3844,12 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 1284(R8), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -1881,36 +3858,36 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 1288(R8), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(R8), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 1292(R8), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 128(AX)
-	VMOVDQU      Y3, 160(AX)
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      Y3, 160(AX)
 	VPBROADCASTD (BX), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
@@ -1921,13 +3898,171 @@ step0:
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step1:
-	VMOVDQU      64(R9), Y4
-	VMOVDQU      96(R9), Y5
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R8), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R8), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      Y3, 224(AX)
+	ADDQ         $0x00000100, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x2x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST 4(BX), Z3, Z3
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z5
+	VPANDD        Z0, Z5, Z6
+	VPSRLW        $0x04, Z5, Z5
+	VPANDD        Z0, Z5, Z5
+	VPDPBUSD.BCST (R10), Z6, Z1
+	VPDPBUSD.BCST 640(R10), Z6, Z2
+	VPDPBUSD.BCST 1280(R10), Z6, Z3
+	VPDPBUSD.BCST 1920(R10), Z6, Z4
+	VPDPBUSD.BCST 4(R10), Z5, Z1
+	VPDPBUSD.BCST 644(R10), Z5, Z2
+	VPDPBUSD.BCST 1284(R10), Z5, Z3
+	VPDPBUSD.BCST 1924(R10), Z5, Z4
+	ADDQ          $0x08, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VCVTDQ2PS     Z1, Z1
+	VBROADCASTSS  (DI), Z5
+	VMULPS        Z5, Z1, Z1
+	VBROADCASTSS  (SI), Z5
+	VMULPS        (AX), Z5, Z5
+	VADDPS        Z1, Z5, Z1
+	VMOVUPS       Z1, (AX)
+	VPSLLD        $0x08, Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VCVTDQ2PS     Z3, Z3
+	VBROADCASTSS  4(DI), Z5
+	VMULPS        Z5, Z3, Z3
+	VBROADCASTSS  4(SI), Z5
+	VMULPS        2560(AX), Z5, Z5
+	VADDPS        Z3, Z5, Z3
+	VMOVUPS       Z3, 2560(AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value4x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x2x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y4
+	VMOVDQU      32(CX), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
 	VPBROADCASTD (R10), Y8
@@ -1981,15 +4116,1700 @@ step1:
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
 	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x2x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z9
+	VPANDD       Z0, Z9, Z10
+	VPSRLW       $0x04, Z9, Z9
+	VPANDD       Z0, Z9, Z9
+	VMOVDQU32    64(CX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSRLW       $0x04, Z11, Z11
+	VPANDD       Z0, Z11, Z11
+	VPBROADCASTD (R10), Z13
+	VPDPBUSD     Z13, Z10, Z1
+	VPDPBUSD     Z13, Z12, Z3
+	VPBROADCASTD 640(R10), Z13
+	VPDPBUSD     Z13, Z10, Z2
+	VPDPBUSD     Z13, Z12, Z4
+	VPBROADCASTD 1280(R10), Z13
+	VPDPBUSD     Z13, Z10, Z5
+	VPDPBUSD     Z13, Z12, Z7
+	VPBROADCASTD 1920(R10), Z13
+	VPDPBUSD     Z13, Z10, Z6
+	VPDPBUSD     Z13, Z12, Z8
+	VPBROADCASTD 4(R10), Z10
+	VPDPBUSD     Z10, Z9, Z1
+	VPDPBUSD     Z10, Z11, Z3
+	VPBROADCASTD 644(R10), Z10
+	VPDPBUSD     Z10, Z9, Z2
+	VPDPBUSD     Z10, Z11, Z4
+	VPBROADCASTD 1284(R10), Z10
+	VPDPBUSD     Z10, Z9, Z5
+	VPDPBUSD     Z10, Z11, Z7
+	VPBROADCASTD 1924(R10), Z10
+	VPDPBUSD     Z10, Z9, Z6
+	VPDPBUSD     Z10, Z11, Z8
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z1, Z1
+	VBROADCASTSS (SI), Z9
+	VMULPS       (AX), Z9, Z9
+	VADDPS       Z1, Z9, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z3, Z3
+	VBROADCASTSS (SI), Z9
+	VMULPS       64(AX), Z9, Z9
+	VADDPS       Z3, Z9, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z5, Z5
+	VBROADCASTSS 4(SI), Z9
+	VMULPS       2560(AX), Z9, Z9
+	VADDPS       Z5, Z9, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z7, Z7
+	VBROADCASTSS 4(SI), Z9
+	VMULPS       2624(AX), Z9, Z9
+	VADDPS       Z7, Z9, Z7
+	VMOVUPS      Z7, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x2x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	VMOVDQU      Y2, 192(AX)
-	VMOVDQU      Y3, 224(AX)
-	ADDQ         R8, CX
-	ADDQ         $0x00000100, AX
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       64(AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·score4x2x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      add+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z9
+	VPANDD       Z0, Z9, Z10
+	VPSRLW       $0x04, Z9, Z9
+	VPANDD       Z0, Z9, Z9
+	VMOVDQU32    64(CX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSRLW       $0x04, Z11, Z11
+	VPANDD       Z0, Z11, Z11
+	VPBROADCASTD (R10), Z13
+	VPDPBUSD     Z13, Z10, Z1
+	VPDPBUSD     Z13, Z12, Z3
+	VPBROADCASTD 640(R10), Z13
+	VPDPBUSD     Z13, Z10, Z2
+	VPDPBUSD     Z13, Z12, Z4
+	VPBROADCASTD 1280(R10), Z13
+	VPDPBUSD     Z13, Z10, Z5
+	VPDPBUSD     Z13, Z12, Z7
+	VPBROADCASTD 1920(R10), Z13
+	VPDPBUSD     Z13, Z10, Z6
+	VPDPBUSD     Z13, Z12, Z8
+	VPBROADCASTD 4(R10), Z10
+	VPDPBUSD     Z10, Z9, Z1
+	VPDPBUSD     Z10, Z11, Z3
+	VPBROADCASTD 644(R10), Z10
+	VPDPBUSD     Z10, Z9, Z2
+	VPDPBUSD     Z10, Z11, Z4
+	VPBROADCASTD 1284(R10), Z10
+	VPDPBUSD     Z10, Z9, Z5
+	VPDPBUSD     Z10, Z11, Z7
+	VPBROADCASTD 1924(R10), Z10
+	VPDPBUSD     Z10, Z9, Z6
+	VPDPBUSD     Z10, Z11, Z8
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z9
+	VMULPS       Z9, Z1, Z1
+	VBROADCASTSS (DI), Z9
+	VADDPS       Z9, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z9
+	VMULPS       Z9, Z3, Z3
+	VBROADCASTSS (DI), Z9
+	VADDPS       Z9, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(SI), Z9
+	VMULPS       Z9, Z5, Z5
+	VBROADCASTSS 4(DI), Z9
+	VADDPS       Z9, Z5, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(SI), Z9
+	VMULPS       Z9, Z7, Z7
+	VBROADCASTSS 4(DI), Z9
+	VADDPS       Z9, Z7, Z7
+	VMOVUPS      Z7, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score4x2x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (DI), Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreScaled4x2x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      scale+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z9
+	VPANDD       Z0, Z9, Z10
+	VPSRLW       $0x04, Z9, Z9
+	VPANDD       Z0, Z9, Z9
+	VMOVDQU32    64(CX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSRLW       $0x04, Z11, Z11
+	VPANDD       Z0, Z11, Z11
+	VPBROADCASTD (R10), Z13
+	VPDPBUSD     Z13, Z10, Z1
+	VPDPBUSD     Z13, Z12, Z3
+	VPBROADCASTD 640(R10), Z13
+	VPDPBUSD     Z13, Z10, Z2
+	VPDPBUSD     Z13, Z12, Z4
+	VPBROADCASTD 1280(R10), Z13
+	VPDPBUSD     Z13, Z10, Z5
+	VPDPBUSD     Z13, Z12, Z7
+	VPBROADCASTD 1920(R10), Z13
+	VPDPBUSD     Z13, Z10, Z6
+	VPDPBUSD     Z13, Z12, Z8
+	VPBROADCASTD 4(R10), Z10
+	VPDPBUSD     Z10, Z9, Z1
+	VPDPBUSD     Z10, Z11, Z3
+	VPBROADCASTD 644(R10), Z10
+	VPDPBUSD     Z10, Z9, Z2
+	VPDPBUSD     Z10, Z11, Z4
+	VPBROADCASTD 1284(R10), Z10
+	VPDPBUSD     Z10, Z9, Z5
+	VPDPBUSD     Z10, Z11, Z7
+	VPBROADCASTD 1924(R10), Z10
+	VPDPBUSD     Z10, Z9, Z6
+	VPDPBUSD     Z10, Z11, Z8
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z9
+	VMULPS       Z9, Z1, Z1
+	VMULPS       (DI), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z9
+	VMULPS       Z9, Z3, Z3
+	VMULPS       64(DI), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(SI), Z9
+	VMULPS       Z9, Z5, Z5
+	VMULPS       (DI), Z5, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(SI), Z9
+	VMULPS       Z9, Z7, Z7
+	VMULPS       64(DI), Z7, Z7
+	VMOVUPS      Z7, 2624(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled4x2x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       (DI), Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       32(DI), Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1280(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1288(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(R10), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 1292(R10), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y4
+	VMULPS       Y4, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       64(DI), Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       96(DI), Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF32x2x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VMOVUPS      (CX), Z4
+	VMOVUPS      64(CX), Z5
+	VBROADCASTSS (DI), Z6
+	VMULPS       Z6, Z4, Z7
+	VADDPS       Z7, Z0, Z0
+	VMULPS       Z6, Z5, Z6
+	VADDPS       Z6, Z1, Z1
+	VBROADCASTSS 2560(DI), Z6
+	VMULPS       Z6, Z4, Z4
+	VADDPS       Z4, Z2, Z2
+	VMULPS       Z6, Z5, Z4
+	VADDPS       Z4, Z3, Z3
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 2560(AX)
+	VMOVUPS      Z3, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x2x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z2
+	VBROADCASTSS (R8), Z3
+	VMULPS       Z3, Z2, Z3
+	VADDPS       Z3, Z0, Z0
+	VBROADCASTSS 2560(R8), Z3
+	VMULPS       Z3, Z2, Z2
+	VADDPS       Z2, Z1, Z1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(BX), Z2
+	VMULPS       2560(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 2560(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x2x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z4
+	VMOVUPS      64(CX), Z5
+	VBROADCASTSS (R8), Z6
+	VMULPS       Z6, Z4, Z7
+	VADDPS       Z7, Z0, Z0
+	VMULPS       Z6, Z5, Z6
+	VADDPS       Z6, Z1, Z1
+	VBROADCASTSS 2560(R8), Z6
+	VMULPS       Z6, Z4, Z4
+	VADDPS       Z4, Z2, Z2
+	VMULPS       Z6, Z5, Z4
+	VADDPS       Z4, Z3, Z3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z4
+	VMULPS       64(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(BX), Z4
+	VMULPS       2560(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 2560(AX)
+	VBROADCASTSS 4(BX), Z4
+	VMULPS       2624(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF16x2x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VCVTPH2PS    (CX), Z4
+	VCVTPH2PS    32(CX), Z5
+	VBROADCASTSS (DI), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS 2560(DI), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 2560(AX)
+	VMOVUPS      Z3, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x2x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z2
+	VBROADCASTSS (R8), Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VBROADCASTSS 2560(R8), Z3
+	VFMADD231PS  Z3, Z2, Z1
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(BX), Z2
+	VMULPS       2560(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 2560(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x2x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z4
+	VCVTPH2PS    32(CX), Z5
+	VBROADCASTSS (R8), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS 2560(R8), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z4
+	VMULPS       64(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(BX), Z4
+	VMULPS       2560(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 2560(AX)
+	VBROADCASTSS 4(BX), Z4
+	VMULPS       2624(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 2624(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreF32x2x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VMOVUPS      (R9), Y4
+	VMOVUPS      32(R9), Y5
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y4, Y7
+	VADDPS       Y7, Y0, Y0
+	VMULPS       Y6, Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VBROADCASTSS 2560(DI), Y6
+	VMULPS       Y6, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y3, 2592(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VMOVUPS      64(CX), Y4
+	VMOVUPS      96(CX), Y5
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y4, Y7
+	VADDPS       Y7, Y0, Y0
+	VMULPS       Y6, Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VBROADCASTSS 2560(DI), Y6
+	VMULPS       Y6, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x2x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VMOVUPS      (CX), Y4
+	VMOVUPS      32(CX), Y5
+	VBROADCASTSS (R8), Y6
+	VMULPS       Y6, Y4, Y7
+	VADDPS       Y7, Y0, Y0
+	VMULPS       Y6, Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VBROADCASTSS 2560(R8), Y6
+	VMULPS       Y6, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x2x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VMOVUPS      (R10), Y4
+	VMOVUPS      32(R10), Y5
+	VBROADCASTSS (R8), Y6
+	VMULPS       Y6, Y4, Y7
+	VADDPS       Y7, Y0, Y0
+	VMULPS       Y6, Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VBROADCASTSS 2560(R8), Y6
+	VMULPS       Y6, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVUPS      64(CX), Y4
+	VMOVUPS      96(CX), Y5
+	VBROADCASTSS (R8), Y6
+	VMULPS       Y6, Y4, Y7
+	VADDPS       Y7, Y0, Y0
+	VMULPS       Y6, Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VBROADCASTSS 2560(R8), Y6
+	VMULPS       Y6, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y4
+	VMULPS       64(AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreF16x2x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VCVTPH2PS    (R9), Y4
+	VCVTPH2PS    16(R9), Y5
+	VBROADCASTSS (DI), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS 2560(DI), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y3, 2592(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VCVTPH2PS    32(CX), Y4
+	VCVTPH2PS    48(CX), Y5
+	VBROADCASTSS (DI), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS 2560(DI), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x2x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Y4
+	VCVTPH2PS    16(CX), Y5
+	VBROADCASTSS (R8), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS 2560(R8), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x2x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VCVTPH2PS    (R10), Y4
+	VCVTPH2PS    16(R10), Y5
+	VBROADCASTSS (R8), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS 2560(R8), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VCVTPH2PS    32(CX), Y4
+	VCVTPH2PS    48(CX), Y5
+	VBROADCASTSS (R8), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS 2560(R8), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y4
+	VMULPS       64(AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
@@ -2032,283 +5852,28 @@ step:
 	JNZ           step
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
-	VMOVDQU32     Z0, (AX)
+	VMOVUPS       Z0, (AX)
 	VPSLLD        $0x08, Z3, Z3
 	VPADDD        Z3, Z2, Z2
-	VMOVDQU32     Z2, 64(AX)
+	VMOVUPS       Z2, 64(AX)
 	VPSLLD        $0x08, Z5, Z5
 	VPADDD        Z5, Z4, Z4
-	VMOVDQU32     Z4, 128(AX)
+	VMOVUPS       Z4, 128(AX)
 	ADDQ          $0x000000c0, AX
 	DECQ          SI
 	JNZ           block
-	VZEROUPPER
-	RET
-
-// func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x3x1AVX512(SB), NOSPLIT, $0-48
-	MOVQ      sums+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
-	VPXORD      Z4, Z4, Z4
-	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
-	VPXORD      Z6, Z6, Z6
-	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 8(BX), Z5, Z5
-	MOVQ        DX, R8
-	MOVQ        DI, R9
-
-step:
-	VMOVDQU32     (CX), Z7
-	VPANDD        Z0, Z7, Z8
-	VPSRLW        $0x04, Z7, Z7
-	VPANDD        Z0, Z7, Z7
-	VPDPBUSD.BCST (R8), Z8, Z1
-	VPDPBUSD.BCST 640(R8), Z8, Z2
-	VPDPBUSD.BCST 1280(R8), Z8, Z3
-	VPDPBUSD.BCST 1920(R8), Z8, Z4
-	VPDPBUSD.BCST 2560(R8), Z8, Z5
-	VPDPBUSD.BCST 3200(R8), Z8, Z6
-	VPDPBUSD.BCST 4(R8), Z7, Z1
-	VPDPBUSD.BCST 644(R8), Z7, Z2
-	VPDPBUSD.BCST 1284(R8), Z7, Z3
-	VPDPBUSD.BCST 1924(R8), Z7, Z4
-	VPDPBUSD.BCST 2564(R8), Z7, Z5
-	VPDPBUSD.BCST 3204(R8), Z7, Z6
-	ADDQ          $0x08, R8
-	ADDQ          $0x00000040, CX
-	DECQ          R9
-	JNZ           step
-	VPSLLD        $0x08, Z2, Z2
-	VPADDD        Z2, Z1, Z1
-	VMOVDQU32     Z1, (AX)
-	VPSLLD        $0x08, Z4, Z4
-	VPADDD        Z4, Z3, Z3
-	VMOVDQU32     Z3, 64(AX)
-	VPSLLD        $0x08, Z6, Z6
-	VPADDD        Z6, Z5, Z5
-	VMOVDQU32     Z5, 128(AX)
-	ADDQ          $0x000000c0, AX
-	DECQ          SI
-	JNZ           block
-	VZEROUPPER
-	RET
-
-// func tileF16x3x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x3x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z3
-	VBROADCASTSS (R9), Z4
-	VFMADD231PS  Z4, Z3, Z0
-	VBROADCASTSS 2560(R9), Z4
-	VFMADD231PS  Z4, Z3, Z1
-	VBROADCASTSS 5120(R9), Z4
-	VFMADD231PS  Z4, Z3, Z2
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 2560(AX)
-	VMOVUPS      Z2, 5120(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x3x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x3x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z3
-	VBROADCASTSS (R9), Z4
-	VMULPS       Z4, Z3, Z4
-	VADDPS       Z4, Z0, Z0
-	VBROADCASTSS 2560(R9), Z4
-	VMULPS       Z4, Z3, Z4
-	VADDPS       Z4, Z1, Z1
-	VBROADCASTSS 5120(R9), Z4
-	VMULPS       Z4, Z3, Z3
-	VADDPS       Z3, Z2, Z2
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 2560(AX)
-	VMOVUPS      Z2, 5120(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x3x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x3x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y6
-	VCVTPH2PS    16(R8), Y7
-	VBROADCASTSS (R9), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(R9), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(R9), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x3x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x3x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y6
-	VMOVUPS      32(R8), Y7
-	VBROADCASTSS (R9), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y0, Y0
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(R9), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y2, Y2
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(R9), Y8
-	VMULPS       Y8, Y6, Y6
-	VADDPS       Y6, Y4, Y4
-	VMULPS       Y8, Y7, Y6
-	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
 	VZEROUPPER
 	RET
 
 // func tile8x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile8x3x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -2326,182 +5891,56 @@ block:
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step0:
-	VMOVDQU      (R9), Y6
-	VMOVDQU      32(R9), Y7
+	VMOVDQU      (CX), Y6
+	VMOVDQU      32(CX), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD 1280(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD 2560(R8), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 1284(R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 2564(R8), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 64(AX)
-	VMOVDQU      Y3, 96(AX)
-	VMOVDQU      Y4, 128(AX)
-	VMOVDQU      Y5, 160(AX)
-	ADDQ         R8, CX
-	ADDQ         $0x000000c0, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile4x3x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y6
-	VMOVDQU      32(R9), Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x08, Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
-	VPSRLW       $0x08, Y7, Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x04, Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
-	VPSRLW       $0x04, Y7, Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x0c, Y6, Y6
-	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y2, Y2
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 64(AX)
-	VMOVDQU      Y3, 96(AX)
-	VMOVDQU      Y4, 128(AX)
-	VMOVDQU      Y5, 160(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 64(AX)
+	VMOVUPS      Y3, 96(AX)
+	VMOVUPS      Y4, 128(AX)
+	VMOVUPS      Y5, 160(AX)
 	ADDQ         $0x000000c0, AX
 	DECQ         SI
 	JNZ          block
@@ -2567,23 +6006,1512 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
-	VMOVDQU32    Z0, (AX)
+	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
-	VMOVDQU32    Z2, 64(AX)
+	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
-	VMOVDQU32    Z4, 128(AX)
+	VMOVUPS      Z4, 128(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
-	VMOVDQU32    Z6, 192(AX)
+	VMOVUPS      Z6, 192(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
-	VMOVDQU32    Z8, 256(AX)
+	VMOVUPS      Z8, 256(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
-	VMOVDQU32    Z10, 320(AX)
+	VMOVUPS      Z10, 320(AX)
 	ADDQ         $0x00000180, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile8x3x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
+
+step0:
+	VMOVDQU      (R10), Y6
+	VMOVDQU      32(R10), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      Y3, 160(AX)
+	VMOVUPS      Y4, 256(AX)
+	VMOVUPS      Y5, 288(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      Y3, 224(AX)
+	VMOVUPS      Y4, 320(AX)
+	VMOVUPS      Y5, 352(AX)
+	ADDQ         $0x00000180, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x3x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST 4(BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 8(BX), Z4, Z4
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z6
+	VPDPBUSD.BCST (R10), Z6, Z0
+	VPDPBUSD.BCST 640(R10), Z6, Z1
+	VPDPBUSD.BCST 1280(R10), Z6, Z2
+	VPDPBUSD.BCST 1920(R10), Z6, Z3
+	VPDPBUSD.BCST 2560(R10), Z6, Z4
+	VPDPBUSD.BCST 3200(R10), Z6, Z5
+	ADDQ          $0x04, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z1, Z1
+	VPADDD        Z1, Z0, Z0
+	VCVTDQ2PS     Z0, Z0
+	VBROADCASTSS  (DI), Z6
+	VMULPS        Z6, Z0, Z0
+	VBROADCASTSS  (SI), Z6
+	VMULPS        (AX), Z6, Z6
+	VADDPS        Z0, Z6, Z0
+	VMOVUPS       Z0, (AX)
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(DI), Z6
+	VMULPS        Z6, Z2, Z2
+	VBROADCASTSS  4(SI), Z6
+	VMULPS        2560(AX), Z6, Z6
+	VADDPS        Z2, Z6, Z2
+	VMOVUPS       Z2, 2560(AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VBROADCASTSS  8(DI), Z6
+	VMULPS        Z6, Z4, Z4
+	VBROADCASTSS  8(SI), Z6
+	VMULPS        5120(AX), Z6, Z6
+	VADDPS        Z4, Z6, Z4
+	VMOVUPS       Z4, 5120(AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value8x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x3x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y6
+	VMOVDQU      32(CX), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x3x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(BX), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(BX), Z10, Z10
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z12
+	VMOVDQU32    64(CX), Z13
+	VPBROADCASTD (R10), Z14
+	VPDPBUSD     Z14, Z12, Z0
+	VPDPBUSD     Z14, Z13, Z2
+	VPBROADCASTD 640(R10), Z14
+	VPDPBUSD     Z14, Z12, Z1
+	VPDPBUSD     Z14, Z13, Z3
+	VPBROADCASTD 1280(R10), Z14
+	VPDPBUSD     Z14, Z12, Z4
+	VPDPBUSD     Z14, Z13, Z6
+	VPBROADCASTD 1920(R10), Z14
+	VPDPBUSD     Z14, Z12, Z5
+	VPDPBUSD     Z14, Z13, Z7
+	VPBROADCASTD 2560(R10), Z14
+	VPDPBUSD     Z14, Z12, Z8
+	VPDPBUSD     Z14, Z13, Z10
+	VPBROADCASTD 3200(R10), Z14
+	VPDPBUSD     Z14, Z12, Z9
+	VPDPBUSD     Z14, Z13, Z11
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z12
+	VMULPS       Z12, Z0, Z0
+	VBROADCASTSS (SI), Z12
+	VMULPS       (AX), Z12, Z12
+	VADDPS       Z0, Z12, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z12
+	VMULPS       Z12, Z2, Z2
+	VBROADCASTSS (SI), Z12
+	VMULPS       64(AX), Z12, Z12
+	VADDPS       Z2, Z12, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z12
+	VMULPS       Z12, Z4, Z4
+	VBROADCASTSS 4(SI), Z12
+	VMULPS       2560(AX), Z12, Z12
+	VADDPS       Z4, Z12, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z12
+	VMULPS       Z12, Z6, Z6
+	VBROADCASTSS 4(SI), Z12
+	VMULPS       2624(AX), Z12, Z12
+	VADDPS       Z6, Z12, Z6
+	VMOVUPS      Z6, 2624(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(DI), Z12
+	VMULPS       Z12, Z8, Z8
+	VBROADCASTSS 8(SI), Z12
+	VMULPS       5120(AX), Z12, Z12
+	VADDPS       Z8, Z12, Z8
+	VMOVUPS      Z8, 5120(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z12
+	VMULPS       Z12, Z10, Z10
+	VBROADCASTSS 8(SI), Z12
+	VMULPS       5184(AX), Z12, Z12
+	VADDPS       Z10, Z12, Z10
+	VMOVUPS      Z10, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x3x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       64(AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·score8x3x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(BX), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(BX), Z10, Z10
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z12
+	VMOVDQU32    64(CX), Z13
+	VPBROADCASTD (R10), Z14
+	VPDPBUSD     Z14, Z12, Z0
+	VPDPBUSD     Z14, Z13, Z2
+	VPBROADCASTD 640(R10), Z14
+	VPDPBUSD     Z14, Z12, Z1
+	VPDPBUSD     Z14, Z13, Z3
+	VPBROADCASTD 1280(R10), Z14
+	VPDPBUSD     Z14, Z12, Z4
+	VPDPBUSD     Z14, Z13, Z6
+	VPBROADCASTD 1920(R10), Z14
+	VPDPBUSD     Z14, Z12, Z5
+	VPDPBUSD     Z14, Z13, Z7
+	VPBROADCASTD 2560(R10), Z14
+	VPDPBUSD     Z14, Z12, Z8
+	VPDPBUSD     Z14, Z13, Z10
+	VPBROADCASTD 3200(R10), Z14
+	VPDPBUSD     Z14, Z12, Z9
+	VPDPBUSD     Z14, Z13, Z11
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z12
+	VMULPS       Z12, Z0, Z0
+	VBROADCASTSS (DI), Z12
+	VADDPS       Z12, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z12
+	VMULPS       Z12, Z2, Z2
+	VBROADCASTSS (DI), Z12
+	VADDPS       Z12, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(SI), Z12
+	VMULPS       Z12, Z4, Z4
+	VBROADCASTSS 4(DI), Z12
+	VADDPS       Z12, Z4, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(SI), Z12
+	VMULPS       Z12, Z6, Z6
+	VBROADCASTSS 4(DI), Z12
+	VADDPS       Z12, Z6, Z6
+	VMOVUPS      Z6, 2624(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(SI), Z12
+	VMULPS       Z12, Z8, Z8
+	VBROADCASTSS 8(DI), Z12
+	VADDPS       Z12, Z8, Z8
+	VMOVUPS      Z8, 5120(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(SI), Z12
+	VMULPS       Z12, Z10, Z10
+	VBROADCASTSS 8(DI), Z12
+	VADDPS       Z12, Z10, Z10
+	VMOVUPS      Z10, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score8x3x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VADDPS       Y6, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VADDPS       Y6, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreScaled8x3x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(BX), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(BX), Z10, Z10
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z12
+	VMOVDQU32    64(CX), Z13
+	VPBROADCASTD (R10), Z14
+	VPDPBUSD     Z14, Z12, Z0
+	VPDPBUSD     Z14, Z13, Z2
+	VPBROADCASTD 640(R10), Z14
+	VPDPBUSD     Z14, Z12, Z1
+	VPDPBUSD     Z14, Z13, Z3
+	VPBROADCASTD 1280(R10), Z14
+	VPDPBUSD     Z14, Z12, Z4
+	VPDPBUSD     Z14, Z13, Z6
+	VPBROADCASTD 1920(R10), Z14
+	VPDPBUSD     Z14, Z12, Z5
+	VPDPBUSD     Z14, Z13, Z7
+	VPBROADCASTD 2560(R10), Z14
+	VPDPBUSD     Z14, Z12, Z8
+	VPDPBUSD     Z14, Z13, Z10
+	VPBROADCASTD 3200(R10), Z14
+	VPDPBUSD     Z14, Z12, Z9
+	VPDPBUSD     Z14, Z13, Z11
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z12
+	VMULPS       Z12, Z0, Z0
+	VMULPS       (DI), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z12
+	VMULPS       Z12, Z2, Z2
+	VMULPS       64(DI), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(SI), Z12
+	VMULPS       Z12, Z4, Z4
+	VMULPS       (DI), Z4, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(SI), Z12
+	VMULPS       Z12, Z6, Z6
+	VMULPS       64(DI), Z6, Z6
+	VMOVUPS      Z6, 2624(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(SI), Z12
+	VMULPS       Z12, Z8, Z8
+	VMULPS       (DI), Z8, Z8
+	VMOVUPS      Z8, 5120(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(SI), Z12
+	VMULPS       Z12, Z10, Z10
+	VMULPS       64(DI), Z10, Z10
+	VMOVUPS      Z10, 5184(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled8x3x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       (DI), Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       32(DI), Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       (DI), Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       32(DI), Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1284(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2564(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       64(DI), Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       96(DI), Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       64(DI), Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       96(DI), Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tile4x3x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ      sums+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      blocks+32(FP), SI
+	MOVQ      steps+40(FP), DI
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST 4(BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 8(BX), Z5, Z5
+	MOVQ        DX, R8
+	MOVQ        DI, R9
+
+step:
+	VMOVDQU32     (CX), Z7
+	VPANDD        Z0, Z7, Z8
+	VPSRLW        $0x04, Z7, Z7
+	VPANDD        Z0, Z7, Z7
+	VPDPBUSD.BCST (R8), Z8, Z1
+	VPDPBUSD.BCST 640(R8), Z8, Z2
+	VPDPBUSD.BCST 1280(R8), Z8, Z3
+	VPDPBUSD.BCST 1920(R8), Z8, Z4
+	VPDPBUSD.BCST 2560(R8), Z8, Z5
+	VPDPBUSD.BCST 3200(R8), Z8, Z6
+	VPDPBUSD.BCST 4(R8), Z7, Z1
+	VPDPBUSD.BCST 644(R8), Z7, Z2
+	VPDPBUSD.BCST 1284(R8), Z7, Z3
+	VPDPBUSD.BCST 1924(R8), Z7, Z4
+	VPDPBUSD.BCST 2564(R8), Z7, Z5
+	VPDPBUSD.BCST 3204(R8), Z7, Z6
+	ADDQ          $0x08, R8
+	ADDQ          $0x00000040, CX
+	DECQ          R9
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VMOVUPS       Z1, (AX)
+	VPSLLD        $0x08, Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VMOVUPS       Z3, 64(AX)
+	VPSLLD        $0x08, Z6, Z6
+	VPADDD        Z6, Z5, Z5
+	VMOVUPS       Z5, 128(AX)
+	ADDQ          $0x000000c0, AX
+	DECQ          SI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile4x3x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step0:
+	VMOVDQU      (CX), Y6
+	VMOVDQU      32(CX), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 64(AX)
+	VMOVUPS      Y3, 96(AX)
+	VMOVUPS      Y4, 128(AX)
+	VMOVUPS      Y5, 160(AX)
+	ADDQ         $0x000000c0, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
@@ -2673,460 +7601,22 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
-	VMOVDQU32    Z1, (AX)
+	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
-	VMOVDQU32    Z3, 64(AX)
+	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
-	VMOVDQU32    Z5, 128(AX)
+	VMOVUPS      Z5, 128(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
-	VMOVDQU32    Z7, 192(AX)
+	VMOVUPS      Z7, 192(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
-	VMOVDQU32    Z9, 256(AX)
+	VMOVUPS      Z9, 256(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
-	VMOVDQU32    Z11, 320(AX)
-	ADDQ         $0x00000180, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x3x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x3x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z6
-	VCVTPH2PS    32(R8), Z7
-	VBROADCASTSS (R9), Z8
-	VFMADD231PS  Z8, Z6, Z0
-	VFMADD231PS  Z8, Z7, Z1
-	VBROADCASTSS 2560(R9), Z8
-	VFMADD231PS  Z8, Z6, Z2
-	VFMADD231PS  Z8, Z7, Z3
-	VBROADCASTSS 5120(R9), Z8
-	VFMADD231PS  Z8, Z6, Z4
-	VFMADD231PS  Z8, Z7, Z5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x3x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x3x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z6
-	VMOVUPS      64(R8), Z7
-	VBROADCASTSS (R9), Z8
-	VMULPS       Z8, Z6, Z9
-	VADDPS       Z9, Z0, Z0
-	VMULPS       Z8, Z7, Z8
-	VADDPS       Z8, Z1, Z1
-	VBROADCASTSS 2560(R9), Z8
-	VMULPS       Z8, Z6, Z9
-	VADDPS       Z9, Z2, Z2
-	VMULPS       Z8, Z7, Z8
-	VADDPS       Z8, Z3, Z3
-	VBROADCASTSS 5120(R9), Z8
-	VMULPS       Z8, Z6, Z6
-	VADDPS       Z6, Z4, Z4
-	VMULPS       Z8, Z7, Z6
-	VADDPS       Z6, Z5, Z5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x3x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x3x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y6
-	VCVTPH2PS    16(R8), Y7
-	VBROADCASTSS (R9), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(R9), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(R9), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VCVTPH2PS    32(R8), Y6
-	VCVTPH2PS    48(R8), Y7
-	VBROADCASTSS (R9), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(R9), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(R9), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x3x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x3x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y6
-	VMOVUPS      32(R8), Y7
-	VBROADCASTSS (R9), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y0, Y0
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(R9), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y2, Y2
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(R9), Y8
-	VMULPS       Y8, Y6, Y6
-	VADDPS       Y6, Y4, Y4
-	VMULPS       Y8, Y7, Y6
-	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VMOVUPS      64(R8), Y6
-	VMOVUPS      96(R8), Y7
-	VBROADCASTSS (R9), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y0, Y0
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(R9), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y2, Y2
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(R9), Y8
-	VMULPS       Y8, Y6, Y6
-	VADDPS       Y6, Y4, Y4
-	VMULPS       Y8, Y7, Y6
-	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile8x3x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y6
-	VMOVDQU      32(R9), Y7
-	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
-	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x08, Y6, Y6
-	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y2, Y2
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 128(AX)
-	VMOVDQU      Y3, 160(AX)
-	VMOVDQU      Y4, 256(AX)
-	VMOVDQU      Y5, 288(AX)
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step1:
-	VMOVDQU      64(R9), Y6
-	VMOVDQU      96(R9), Y7
-	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
-	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x08, Y6, Y6
-	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y2, Y2
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	VMOVDQU      Y2, 192(AX)
-	VMOVDQU      Y3, 224(AX)
-	VMOVDQU      Y4, 320(AX)
-	VMOVDQU      Y5, 352(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Z11, 320(AX)
 	ADDQ         $0x00000180, AX
 	DECQ         SI
 	JNZ          block
@@ -3136,14 +7626,12 @@ step1:
 // func tile4x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile4x3x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -3161,26 +7649,26 @@ block:
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
 
 step0:
-	VMOVDQU      (R9), Y6
-	VMOVDQU      32(R9), Y7
+	VMOVDQU      (R10), Y6
+	VMOVDQU      32(R10), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD 1280(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD 2560(R8), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -3189,17 +7677,17 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 1284(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 2564(R8), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -3208,48 +7696,48 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 1288(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 2568(R8), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 1292(R8), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 2572(R8), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 128(AX)
-	VMOVDQU      Y3, 160(AX)
-	VMOVDQU      Y4, 256(AX)
-	VMOVDQU      Y5, 288(AX)
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      Y3, 160(AX)
+	VMOVUPS      Y4, 256(AX)
+	VMOVUPS      Y5, 288(AX)
 	VPBROADCASTD (BX), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
@@ -3265,13 +7753,214 @@ step0:
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step1:
-	VMOVDQU      64(R9), Y6
-	VMOVDQU      96(R9), Y7
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R8), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R8), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      Y3, 224(AX)
+	VMOVUPS      Y4, 320(AX)
+	VMOVUPS      Y5, 352(AX)
+	ADDQ         $0x00000180, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x3x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST 4(BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 8(BX), Z5, Z5
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z7
+	VPANDD        Z0, Z7, Z8
+	VPSRLW        $0x04, Z7, Z7
+	VPANDD        Z0, Z7, Z7
+	VPDPBUSD.BCST (R10), Z8, Z1
+	VPDPBUSD.BCST 640(R10), Z8, Z2
+	VPDPBUSD.BCST 1280(R10), Z8, Z3
+	VPDPBUSD.BCST 1920(R10), Z8, Z4
+	VPDPBUSD.BCST 2560(R10), Z8, Z5
+	VPDPBUSD.BCST 3200(R10), Z8, Z6
+	VPDPBUSD.BCST 4(R10), Z7, Z1
+	VPDPBUSD.BCST 644(R10), Z7, Z2
+	VPDPBUSD.BCST 1284(R10), Z7, Z3
+	VPDPBUSD.BCST 1924(R10), Z7, Z4
+	VPDPBUSD.BCST 2564(R10), Z7, Z5
+	VPDPBUSD.BCST 3204(R10), Z7, Z6
+	ADDQ          $0x08, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VCVTDQ2PS     Z1, Z1
+	VBROADCASTSS  (DI), Z7
+	VMULPS        Z7, Z1, Z1
+	VBROADCASTSS  (SI), Z7
+	VMULPS        (AX), Z7, Z7
+	VADDPS        Z1, Z7, Z1
+	VMOVUPS       Z1, (AX)
+	VPSLLD        $0x08, Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VCVTDQ2PS     Z3, Z3
+	VBROADCASTSS  4(DI), Z7
+	VMULPS        Z7, Z3, Z3
+	VBROADCASTSS  4(SI), Z7
+	VMULPS        2560(AX), Z7, Z7
+	VADDPS        Z3, Z7, Z3
+	VMOVUPS       Z3, 2560(AX)
+	VPSLLD        $0x08, Z6, Z6
+	VPADDD        Z6, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  8(DI), Z7
+	VMULPS        Z7, Z5, Z5
+	VBROADCASTSS  8(SI), Z7
+	VMULPS        5120(AX), Z7, Z7
+	VADDPS        Z5, Z7, Z5
+	VMOVUPS       Z5, 5120(AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value4x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x3x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y6
+	VMOVDQU      32(CX), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
 	VPBROADCASTD (R10), Y10
@@ -3345,17 +8034,2213 @@ step1:
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
 	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x3x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(BX), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(BX), Z11, Z11
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z13
+	VPANDD       Z0, Z13, Z14
+	VPSRLW       $0x04, Z13, Z13
+	VPANDD       Z0, Z13, Z13
+	VMOVDQU32    64(CX), Z15
+	VPANDD       Z0, Z15, Z16
+	VPSRLW       $0x04, Z15, Z15
+	VPANDD       Z0, Z15, Z15
+	VPBROADCASTD (R10), Z17
+	VPDPBUSD     Z17, Z14, Z1
+	VPDPBUSD     Z17, Z16, Z3
+	VPBROADCASTD 640(R10), Z17
+	VPDPBUSD     Z17, Z14, Z2
+	VPDPBUSD     Z17, Z16, Z4
+	VPBROADCASTD 1280(R10), Z17
+	VPDPBUSD     Z17, Z14, Z5
+	VPDPBUSD     Z17, Z16, Z7
+	VPBROADCASTD 1920(R10), Z17
+	VPDPBUSD     Z17, Z14, Z6
+	VPDPBUSD     Z17, Z16, Z8
+	VPBROADCASTD 2560(R10), Z17
+	VPDPBUSD     Z17, Z14, Z9
+	VPDPBUSD     Z17, Z16, Z11
+	VPBROADCASTD 3200(R10), Z17
+	VPDPBUSD     Z17, Z14, Z10
+	VPDPBUSD     Z17, Z16, Z12
+	VPBROADCASTD 4(R10), Z14
+	VPDPBUSD     Z14, Z13, Z1
+	VPDPBUSD     Z14, Z15, Z3
+	VPBROADCASTD 644(R10), Z14
+	VPDPBUSD     Z14, Z13, Z2
+	VPDPBUSD     Z14, Z15, Z4
+	VPBROADCASTD 1284(R10), Z14
+	VPDPBUSD     Z14, Z13, Z5
+	VPDPBUSD     Z14, Z15, Z7
+	VPBROADCASTD 1924(R10), Z14
+	VPDPBUSD     Z14, Z13, Z6
+	VPDPBUSD     Z14, Z15, Z8
+	VPBROADCASTD 2564(R10), Z14
+	VPDPBUSD     Z14, Z13, Z9
+	VPDPBUSD     Z14, Z15, Z11
+	VPBROADCASTD 3204(R10), Z14
+	VPDPBUSD     Z14, Z13, Z10
+	VPDPBUSD     Z14, Z15, Z12
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z1, Z1
+	VBROADCASTSS (SI), Z13
+	VMULPS       (AX), Z13, Z13
+	VADDPS       Z1, Z13, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z3, Z3
+	VBROADCASTSS (SI), Z13
+	VMULPS       64(AX), Z13, Z13
+	VADDPS       Z3, Z13, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z5, Z5
+	VBROADCASTSS 4(SI), Z13
+	VMULPS       2560(AX), Z13, Z13
+	VADDPS       Z5, Z13, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z7, Z7
+	VBROADCASTSS 4(SI), Z13
+	VMULPS       2624(AX), Z13, Z13
+	VADDPS       Z7, Z13, Z7
+	VMOVUPS      Z7, 2624(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z9, Z9
+	VBROADCASTSS 8(SI), Z13
+	VMULPS       5120(AX), Z13, Z13
+	VADDPS       Z9, Z13, Z9
+	VMOVUPS      Z9, 5120(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z11, Z11
+	VBROADCASTSS 8(SI), Z13
+	VMULPS       5184(AX), Z13, Z13
+	VADDPS       Z11, Z13, Z11
+	VMOVUPS      Z11, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x3x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	VMOVDQU      Y2, 192(AX)
-	VMOVDQU      Y3, 224(AX)
-	VMOVDQU      Y4, 320(AX)
-	VMOVDQU      Y5, 352(AX)
-	ADDQ         R8, CX
-	ADDQ         $0x00000180, AX
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       64(AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·score4x3x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      add+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(BX), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(BX), Z11, Z11
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z13
+	VPANDD       Z0, Z13, Z14
+	VPSRLW       $0x04, Z13, Z13
+	VPANDD       Z0, Z13, Z13
+	VMOVDQU32    64(CX), Z15
+	VPANDD       Z0, Z15, Z16
+	VPSRLW       $0x04, Z15, Z15
+	VPANDD       Z0, Z15, Z15
+	VPBROADCASTD (R10), Z17
+	VPDPBUSD     Z17, Z14, Z1
+	VPDPBUSD     Z17, Z16, Z3
+	VPBROADCASTD 640(R10), Z17
+	VPDPBUSD     Z17, Z14, Z2
+	VPDPBUSD     Z17, Z16, Z4
+	VPBROADCASTD 1280(R10), Z17
+	VPDPBUSD     Z17, Z14, Z5
+	VPDPBUSD     Z17, Z16, Z7
+	VPBROADCASTD 1920(R10), Z17
+	VPDPBUSD     Z17, Z14, Z6
+	VPDPBUSD     Z17, Z16, Z8
+	VPBROADCASTD 2560(R10), Z17
+	VPDPBUSD     Z17, Z14, Z9
+	VPDPBUSD     Z17, Z16, Z11
+	VPBROADCASTD 3200(R10), Z17
+	VPDPBUSD     Z17, Z14, Z10
+	VPDPBUSD     Z17, Z16, Z12
+	VPBROADCASTD 4(R10), Z14
+	VPDPBUSD     Z14, Z13, Z1
+	VPDPBUSD     Z14, Z15, Z3
+	VPBROADCASTD 644(R10), Z14
+	VPDPBUSD     Z14, Z13, Z2
+	VPDPBUSD     Z14, Z15, Z4
+	VPBROADCASTD 1284(R10), Z14
+	VPDPBUSD     Z14, Z13, Z5
+	VPDPBUSD     Z14, Z15, Z7
+	VPBROADCASTD 1924(R10), Z14
+	VPDPBUSD     Z14, Z13, Z6
+	VPDPBUSD     Z14, Z15, Z8
+	VPBROADCASTD 2564(R10), Z14
+	VPDPBUSD     Z14, Z13, Z9
+	VPDPBUSD     Z14, Z15, Z11
+	VPBROADCASTD 3204(R10), Z14
+	VPDPBUSD     Z14, Z13, Z10
+	VPDPBUSD     Z14, Z15, Z12
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z13
+	VMULPS       Z13, Z1, Z1
+	VBROADCASTSS (DI), Z13
+	VADDPS       Z13, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z13
+	VMULPS       Z13, Z3, Z3
+	VBROADCASTSS (DI), Z13
+	VADDPS       Z13, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(SI), Z13
+	VMULPS       Z13, Z5, Z5
+	VBROADCASTSS 4(DI), Z13
+	VADDPS       Z13, Z5, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(SI), Z13
+	VMULPS       Z13, Z7, Z7
+	VBROADCASTSS 4(DI), Z13
+	VADDPS       Z13, Z7, Z7
+	VMOVUPS      Z7, 2624(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(SI), Z13
+	VMULPS       Z13, Z9, Z9
+	VBROADCASTSS 8(DI), Z13
+	VADDPS       Z13, Z9, Z9
+	VMOVUPS      Z9, 5120(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(SI), Z13
+	VMULPS       Z13, Z11, Z11
+	VBROADCASTSS 8(DI), Z13
+	VADDPS       Z13, Z11, Z11
+	VMOVUPS      Z11, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score4x3x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VADDPS       Y6, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (DI), Y6
+	VADDPS       Y6, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreScaled4x3x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      scale+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(BX), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(BX), Z11, Z11
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z13
+	VPANDD       Z0, Z13, Z14
+	VPSRLW       $0x04, Z13, Z13
+	VPANDD       Z0, Z13, Z13
+	VMOVDQU32    64(CX), Z15
+	VPANDD       Z0, Z15, Z16
+	VPSRLW       $0x04, Z15, Z15
+	VPANDD       Z0, Z15, Z15
+	VPBROADCASTD (R10), Z17
+	VPDPBUSD     Z17, Z14, Z1
+	VPDPBUSD     Z17, Z16, Z3
+	VPBROADCASTD 640(R10), Z17
+	VPDPBUSD     Z17, Z14, Z2
+	VPDPBUSD     Z17, Z16, Z4
+	VPBROADCASTD 1280(R10), Z17
+	VPDPBUSD     Z17, Z14, Z5
+	VPDPBUSD     Z17, Z16, Z7
+	VPBROADCASTD 1920(R10), Z17
+	VPDPBUSD     Z17, Z14, Z6
+	VPDPBUSD     Z17, Z16, Z8
+	VPBROADCASTD 2560(R10), Z17
+	VPDPBUSD     Z17, Z14, Z9
+	VPDPBUSD     Z17, Z16, Z11
+	VPBROADCASTD 3200(R10), Z17
+	VPDPBUSD     Z17, Z14, Z10
+	VPDPBUSD     Z17, Z16, Z12
+	VPBROADCASTD 4(R10), Z14
+	VPDPBUSD     Z14, Z13, Z1
+	VPDPBUSD     Z14, Z15, Z3
+	VPBROADCASTD 644(R10), Z14
+	VPDPBUSD     Z14, Z13, Z2
+	VPDPBUSD     Z14, Z15, Z4
+	VPBROADCASTD 1284(R10), Z14
+	VPDPBUSD     Z14, Z13, Z5
+	VPDPBUSD     Z14, Z15, Z7
+	VPBROADCASTD 1924(R10), Z14
+	VPDPBUSD     Z14, Z13, Z6
+	VPDPBUSD     Z14, Z15, Z8
+	VPBROADCASTD 2564(R10), Z14
+	VPDPBUSD     Z14, Z13, Z9
+	VPDPBUSD     Z14, Z15, Z11
+	VPBROADCASTD 3204(R10), Z14
+	VPDPBUSD     Z14, Z13, Z10
+	VPDPBUSD     Z14, Z15, Z12
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z13
+	VMULPS       Z13, Z1, Z1
+	VMULPS       (DI), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z13
+	VMULPS       Z13, Z3, Z3
+	VMULPS       64(DI), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(SI), Z13
+	VMULPS       Z13, Z5, Z5
+	VMULPS       (DI), Z5, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(SI), Z13
+	VMULPS       Z13, Z7, Z7
+	VMULPS       64(DI), Z7, Z7
+	VMOVUPS      Z7, 2624(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(SI), Z13
+	VMULPS       Z13, Z9, Z9
+	VMULPS       (DI), Z9, Z9
+	VMOVUPS      Z9, 5120(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(SI), Z13
+	VMULPS       Z13, Z11, Z11
+	VMULPS       64(DI), Z11, Z11
+	VMOVUPS      Z11, 5184(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled4x3x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       (DI), Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       32(DI), Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       (DI), Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       32(DI), Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1280(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2560(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1288(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2568(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 1292(R10), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 2572(R10), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y6
+	VMULPS       Y6, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       64(DI), Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       96(DI), Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       64(DI), Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       96(DI), Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF32x3x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VMOVUPS      (CX), Z6
+	VMOVUPS      64(CX), Z7
+	VBROADCASTSS (DI), Z8
+	VMULPS       Z8, Z6, Z9
+	VADDPS       Z9, Z0, Z0
+	VMULPS       Z8, Z7, Z8
+	VADDPS       Z8, Z1, Z1
+	VBROADCASTSS 2560(DI), Z8
+	VMULPS       Z8, Z6, Z9
+	VADDPS       Z9, Z2, Z2
+	VMULPS       Z8, Z7, Z8
+	VADDPS       Z8, Z3, Z3
+	VBROADCASTSS 5120(DI), Z8
+	VMULPS       Z8, Z6, Z6
+	VADDPS       Z6, Z4, Z4
+	VMULPS       Z8, Z7, Z6
+	VADDPS       Z6, Z5, Z5
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 2560(AX)
+	VMOVUPS      Z3, 2624(AX)
+	VMOVUPS      Z4, 5120(AX)
+	VMOVUPS      Z5, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x3x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z3
+	VBROADCASTSS (R8), Z4
+	VMULPS       Z4, Z3, Z4
+	VADDPS       Z4, Z0, Z0
+	VBROADCASTSS 2560(R8), Z4
+	VMULPS       Z4, Z3, Z4
+	VADDPS       Z4, Z1, Z1
+	VBROADCASTSS 5120(R8), Z4
+	VMULPS       Z4, Z3, Z3
+	VADDPS       Z3, Z2, Z2
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z3
+	VMULPS       (AX), Z3, Z3
+	VADDPS       Z0, Z3, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(BX), Z3
+	VMULPS       2560(AX), Z3, Z3
+	VADDPS       Z1, Z3, Z1
+	VMOVUPS      Z1, 2560(AX)
+	VBROADCASTSS 8(BX), Z3
+	VMULPS       5120(AX), Z3, Z3
+	VADDPS       Z2, Z3, Z2
+	VMOVUPS      Z2, 5120(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x3x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z6
+	VMOVUPS      64(CX), Z7
+	VBROADCASTSS (R8), Z8
+	VMULPS       Z8, Z6, Z9
+	VADDPS       Z9, Z0, Z0
+	VMULPS       Z8, Z7, Z8
+	VADDPS       Z8, Z1, Z1
+	VBROADCASTSS 2560(R8), Z8
+	VMULPS       Z8, Z6, Z9
+	VADDPS       Z9, Z2, Z2
+	VMULPS       Z8, Z7, Z8
+	VADDPS       Z8, Z3, Z3
+	VBROADCASTSS 5120(R8), Z8
+	VMULPS       Z8, Z6, Z6
+	VADDPS       Z6, Z4, Z4
+	VMULPS       Z8, Z7, Z6
+	VADDPS       Z6, Z5, Z5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z6
+	VMULPS       (AX), Z6, Z6
+	VADDPS       Z0, Z6, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z6
+	VMULPS       64(AX), Z6, Z6
+	VADDPS       Z1, Z6, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(BX), Z6
+	VMULPS       2560(AX), Z6, Z6
+	VADDPS       Z2, Z6, Z2
+	VMOVUPS      Z2, 2560(AX)
+	VBROADCASTSS 4(BX), Z6
+	VMULPS       2624(AX), Z6, Z6
+	VADDPS       Z3, Z6, Z3
+	VMOVUPS      Z3, 2624(AX)
+	VBROADCASTSS 8(BX), Z6
+	VMULPS       5120(AX), Z6, Z6
+	VADDPS       Z4, Z6, Z4
+	VMOVUPS      Z4, 5120(AX)
+	VBROADCASTSS 8(BX), Z6
+	VMULPS       5184(AX), Z6, Z6
+	VADDPS       Z5, Z6, Z5
+	VMOVUPS      Z5, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF16x3x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VCVTPH2PS    (CX), Z6
+	VCVTPH2PS    32(CX), Z7
+	VBROADCASTSS (DI), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS 2560(DI), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS 5120(DI), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 2560(AX)
+	VMOVUPS      Z3, 2624(AX)
+	VMOVUPS      Z4, 5120(AX)
+	VMOVUPS      Z5, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x3x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z3
+	VBROADCASTSS (R8), Z4
+	VFMADD231PS  Z4, Z3, Z0
+	VBROADCASTSS 2560(R8), Z4
+	VFMADD231PS  Z4, Z3, Z1
+	VBROADCASTSS 5120(R8), Z4
+	VFMADD231PS  Z4, Z3, Z2
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z3
+	VMULPS       (AX), Z3, Z3
+	VADDPS       Z0, Z3, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(BX), Z3
+	VMULPS       2560(AX), Z3, Z3
+	VADDPS       Z1, Z3, Z1
+	VMOVUPS      Z1, 2560(AX)
+	VBROADCASTSS 8(BX), Z3
+	VMULPS       5120(AX), Z3, Z3
+	VADDPS       Z2, Z3, Z2
+	VMOVUPS      Z2, 5120(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x3x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z6
+	VCVTPH2PS    32(CX), Z7
+	VBROADCASTSS (R8), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS 2560(R8), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS 5120(R8), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z6
+	VMULPS       (AX), Z6, Z6
+	VADDPS       Z0, Z6, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z6
+	VMULPS       64(AX), Z6, Z6
+	VADDPS       Z1, Z6, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(BX), Z6
+	VMULPS       2560(AX), Z6, Z6
+	VADDPS       Z2, Z6, Z2
+	VMOVUPS      Z2, 2560(AX)
+	VBROADCASTSS 4(BX), Z6
+	VMULPS       2624(AX), Z6, Z6
+	VADDPS       Z3, Z6, Z3
+	VMOVUPS      Z3, 2624(AX)
+	VBROADCASTSS 8(BX), Z6
+	VMULPS       5120(AX), Z6, Z6
+	VADDPS       Z4, Z6, Z4
+	VMOVUPS      Z4, 5120(AX)
+	VBROADCASTSS 8(BX), Z6
+	VMULPS       5184(AX), Z6, Z6
+	VADDPS       Z5, Z6, Z5
+	VMOVUPS      Z5, 5184(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreF32x3x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VMOVUPS      (R9), Y6
+	VMOVUPS      32(R9), Y7
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y0, Y0
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y1, Y1
+	VBROADCASTSS 2560(DI), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y2, Y2
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS 5120(DI), Y8
+	VMULPS       Y8, Y6, Y6
+	VADDPS       Y6, Y4, Y4
+	VMULPS       Y8, Y7, Y6
+	VADDPS       Y6, Y5, Y5
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y5, 5152(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VMOVUPS      64(CX), Y6
+	VMOVUPS      96(CX), Y7
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y0, Y0
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y1, Y1
+	VBROADCASTSS 2560(DI), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y2, Y2
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS 5120(DI), Y8
+	VMULPS       Y8, Y6, Y6
+	VADDPS       Y6, Y4, Y4
+	VMULPS       Y8, Y7, Y6
+	VADDPS       Y6, Y5, Y5
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x3x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VMOVUPS      (CX), Y6
+	VMOVUPS      32(CX), Y7
+	VBROADCASTSS (R8), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y0, Y0
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y1, Y1
+	VBROADCASTSS 2560(R8), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y2, Y2
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS 5120(R8), Y8
+	VMULPS       Y8, Y6, Y6
+	VADDPS       Y6, Y4, Y4
+	VMULPS       Y8, Y7, Y6
+	VADDPS       Y6, Y5, Y5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x3x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VMOVUPS      (R10), Y6
+	VMOVUPS      32(R10), Y7
+	VBROADCASTSS (R8), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y0, Y0
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y1, Y1
+	VBROADCASTSS 2560(R8), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y2, Y2
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS 5120(R8), Y8
+	VMULPS       Y8, Y6, Y6
+	VADDPS       Y6, Y4, Y4
+	VMULPS       Y8, Y7, Y6
+	VADDPS       Y6, Y5, Y5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVUPS      64(CX), Y6
+	VMOVUPS      96(CX), Y7
+	VBROADCASTSS (R8), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y0, Y0
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y1, Y1
+	VBROADCASTSS 2560(R8), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y2, Y2
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS 5120(R8), Y8
+	VMULPS       Y8, Y6, Y6
+	VADDPS       Y6, Y4, Y4
+	VMULPS       Y8, Y7, Y6
+	VADDPS       Y6, Y5, Y5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y6
+	VMULPS       64(AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreF16x3x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VCVTPH2PS    (R9), Y6
+	VCVTPH2PS    16(R9), Y7
+	VBROADCASTSS (DI), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS 2560(DI), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS 5120(DI), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y5, 5152(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VCVTPH2PS    32(CX), Y6
+	VCVTPH2PS    48(CX), Y7
+	VBROADCASTSS (DI), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS 2560(DI), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS 5120(DI), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x3x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Y6
+	VCVTPH2PS    16(CX), Y7
+	VBROADCASTSS (R8), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS 2560(R8), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS 5120(R8), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x3x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VCVTPH2PS    (R10), Y6
+	VCVTPH2PS    16(R10), Y7
+	VBROADCASTSS (R8), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS 2560(R8), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS 5120(R8), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VCVTPH2PS    32(CX), Y6
+	VCVTPH2PS    48(CX), Y7
+	VBROADCASTSS (R8), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS 2560(R8), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS 5120(R8), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y6
+	VMULPS       64(AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
@@ -3403,321 +10288,31 @@ step:
 	JNZ           step
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
-	VMOVDQU32     Z0, (AX)
+	VMOVUPS       Z0, (AX)
 	VPSLLD        $0x08, Z3, Z3
 	VPADDD        Z3, Z2, Z2
-	VMOVDQU32     Z2, 64(AX)
+	VMOVUPS       Z2, 64(AX)
 	VPSLLD        $0x08, Z5, Z5
 	VPADDD        Z5, Z4, Z4
-	VMOVDQU32     Z4, 128(AX)
+	VMOVUPS       Z4, 128(AX)
 	VPSLLD        $0x08, Z7, Z7
 	VPADDD        Z7, Z6, Z6
-	VMOVDQU32     Z6, 192(AX)
+	VMOVUPS       Z6, 192(AX)
 	ADDQ          $0x00000100, AX
 	DECQ          SI
 	JNZ           block
-	VZEROUPPER
-	RET
-
-// func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x4x1AVX512(SB), NOSPLIT, $0-48
-	MOVQ      sums+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
-	VPXORD      Z4, Z4, Z4
-	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
-	VPXORD      Z6, Z6, Z6
-	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 8(BX), Z5, Z5
-	VPXORD      Z8, Z8, Z8
-	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 12(BX), Z7, Z7
-	MOVQ        DX, R8
-	MOVQ        DI, R9
-
-step:
-	VMOVDQU32     (CX), Z9
-	VPANDD        Z0, Z9, Z10
-	VPSRLW        $0x04, Z9, Z9
-	VPANDD        Z0, Z9, Z9
-	VPDPBUSD.BCST (R8), Z10, Z1
-	VPDPBUSD.BCST 640(R8), Z10, Z2
-	VPDPBUSD.BCST 1280(R8), Z10, Z3
-	VPDPBUSD.BCST 1920(R8), Z10, Z4
-	VPDPBUSD.BCST 2560(R8), Z10, Z5
-	VPDPBUSD.BCST 3200(R8), Z10, Z6
-	VPDPBUSD.BCST 3840(R8), Z10, Z7
-	VPDPBUSD.BCST 4480(R8), Z10, Z8
-	VPDPBUSD.BCST 4(R8), Z9, Z1
-	VPDPBUSD.BCST 644(R8), Z9, Z2
-	VPDPBUSD.BCST 1284(R8), Z9, Z3
-	VPDPBUSD.BCST 1924(R8), Z9, Z4
-	VPDPBUSD.BCST 2564(R8), Z9, Z5
-	VPDPBUSD.BCST 3204(R8), Z9, Z6
-	VPDPBUSD.BCST 3844(R8), Z9, Z7
-	VPDPBUSD.BCST 4484(R8), Z9, Z8
-	ADDQ          $0x08, R8
-	ADDQ          $0x00000040, CX
-	DECQ          R9
-	JNZ           step
-	VPSLLD        $0x08, Z2, Z2
-	VPADDD        Z2, Z1, Z1
-	VMOVDQU32     Z1, (AX)
-	VPSLLD        $0x08, Z4, Z4
-	VPADDD        Z4, Z3, Z3
-	VMOVDQU32     Z3, 64(AX)
-	VPSLLD        $0x08, Z6, Z6
-	VPADDD        Z6, Z5, Z5
-	VMOVDQU32     Z5, 128(AX)
-	VPSLLD        $0x08, Z8, Z8
-	VPADDD        Z8, Z7, Z7
-	VMOVDQU32     Z7, 192(AX)
-	ADDQ          $0x00000100, AX
-	DECQ          SI
-	JNZ           block
-	VZEROUPPER
-	RET
-
-// func tileF16x4x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x4x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z4
-	VBROADCASTSS (R9), Z5
-	VFMADD231PS  Z5, Z4, Z0
-	VBROADCASTSS 2560(R9), Z5
-	VFMADD231PS  Z5, Z4, Z1
-	VBROADCASTSS 5120(R9), Z5
-	VFMADD231PS  Z5, Z4, Z2
-	VBROADCASTSS 7680(R9), Z5
-	VFMADD231PS  Z5, Z4, Z3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 2560(AX)
-	VMOVUPS      Z2, 5120(AX)
-	VMOVUPS      Z3, 7680(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x4x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x4x1AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z4
-	VBROADCASTSS (R9), Z5
-	VMULPS       Z5, Z4, Z5
-	VADDPS       Z5, Z0, Z0
-	VBROADCASTSS 2560(R9), Z5
-	VMULPS       Z5, Z4, Z5
-	VADDPS       Z5, Z1, Z1
-	VBROADCASTSS 5120(R9), Z5
-	VMULPS       Z5, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VBROADCASTSS 7680(R9), Z5
-	VMULPS       Z5, Z4, Z4
-	VADDPS       Z4, Z3, Z3
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 2560(AX)
-	VMOVUPS      Z2, 5120(AX)
-	VMOVUPS      Z3, 7680(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x4x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x4x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000020, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y8
-	VCVTPH2PS    16(R8), Y9
-	VBROADCASTSS (R9), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(R9), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(R9), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(R9), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000020, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VMOVUPS      Y6, 7680(AX)
-	VMOVUPS      Y7, 7712(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x4x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x4x1AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y8
-	VMOVUPS      32(R8), Y9
-	VBROADCASTSS (R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y0, Y0
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y2, Y2
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y4, Y4
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(R9), Y10
-	VMULPS       Y10, Y8, Y8
-	VADDPS       Y8, Y6, Y6
-	VMULPS       Y10, Y9, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VMOVUPS      Y6, 7680(AX)
-	VMOVUPS      Y7, 7712(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000040, AX
-	DECQ         BX
-	JNZ          block
 	VZEROUPPER
 	RET
 
 // func tile8x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile8x4x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -3740,221 +10335,68 @@ block:
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step0:
-	VMOVDQU      (R9), Y8
-	VMOVDQU      32(R9), Y9
+	VMOVDQU      (CX), Y8
+	VMOVDQU      32(CX), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD 1280(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD 2560(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD 3840(R8), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 1284(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 2564(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 3844(R8), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 64(AX)
-	VMOVDQU      Y3, 96(AX)
-	VMOVDQU      Y4, 128(AX)
-	VMOVDQU      Y5, 160(AX)
-	VMOVDQU      Y6, 192(AX)
-	VMOVDQU      Y7, 224(AX)
-	ADDQ         R8, CX
-	ADDQ         $0x00000100, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile4x4x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000040, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
-	VPXOR        Y6, Y6, Y6
-	VPSUBD       Y8, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPSUBD       Y8, Y7, Y7
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y8
-	VMOVDQU      32(R9), Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x08, Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
-	VPSRLW       $0x08, Y9, Y11
-	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x04, Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
-	VPSRLW       $0x04, Y9, Y11
-	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x0c, Y8, Y8
-	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y4, Y4
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000040, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 64(AX)
-	VMOVDQU      Y3, 96(AX)
-	VMOVDQU      Y4, 128(AX)
-	VMOVDQU      Y5, 160(AX)
-	VMOVDQU      Y6, 192(AX)
-	VMOVDQU      Y7, 224(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 64(AX)
+	VMOVUPS      Y3, 96(AX)
+	VMOVUPS      Y4, 128(AX)
+	VMOVUPS      Y5, 160(AX)
+	VMOVUPS      Y6, 192(AX)
+	VMOVUPS      Y7, 224(AX)
 	ADDQ         $0x00000100, AX
 	DECQ         SI
 	JNZ          block
@@ -4032,29 +10474,1878 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
-	VMOVDQU32    Z0, (AX)
+	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
-	VMOVDQU32    Z2, 64(AX)
+	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
-	VMOVDQU32    Z4, 128(AX)
+	VMOVUPS      Z4, 128(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
-	VMOVDQU32    Z6, 192(AX)
+	VMOVUPS      Z6, 192(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
-	VMOVDQU32    Z8, 256(AX)
+	VMOVUPS      Z8, 256(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
-	VMOVDQU32    Z10, 320(AX)
+	VMOVUPS      Z10, 320(AX)
 	VPSLLD       $0x08, Z13, Z13
 	VPADDD       Z13, Z12, Z12
-	VMOVDQU32    Z12, 384(AX)
+	VMOVUPS      Z12, 384(AX)
 	VPSLLD       $0x08, Z15, Z15
 	VPADDD       Z15, Z14, Z14
-	VMOVDQU32    Z14, 448(AX)
+	VMOVUPS      Z14, 448(AX)
 	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile8x4x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
+
+step0:
+	VMOVDQU      (R10), Y8
+	VMOVDQU      32(R10), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      Y3, 160(AX)
+	VMOVUPS      Y4, 256(AX)
+	VMOVUPS      Y5, 288(AX)
+	VMOVUPS      Y6, 384(AX)
+	VMOVUPS      Y7, 416(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      Y3, 224(AX)
+	VMOVUPS      Y4, 320(AX)
+	VMOVUPS      Y5, 352(AX)
+	VMOVUPS      Y6, 448(AX)
+	VMOVUPS      Y7, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x4x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST 4(BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 8(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 12(BX), Z6, Z6
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z8
+	VPDPBUSD.BCST (R10), Z8, Z0
+	VPDPBUSD.BCST 640(R10), Z8, Z1
+	VPDPBUSD.BCST 1280(R10), Z8, Z2
+	VPDPBUSD.BCST 1920(R10), Z8, Z3
+	VPDPBUSD.BCST 2560(R10), Z8, Z4
+	VPDPBUSD.BCST 3200(R10), Z8, Z5
+	VPDPBUSD.BCST 3840(R10), Z8, Z6
+	VPDPBUSD.BCST 4480(R10), Z8, Z7
+	ADDQ          $0x04, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z1, Z1
+	VPADDD        Z1, Z0, Z0
+	VCVTDQ2PS     Z0, Z0
+	VBROADCASTSS  (DI), Z8
+	VMULPS        Z8, Z0, Z0
+	VBROADCASTSS  (SI), Z8
+	VMULPS        (AX), Z8, Z8
+	VADDPS        Z0, Z8, Z0
+	VMOVUPS       Z0, (AX)
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  4(DI), Z8
+	VMULPS        Z8, Z2, Z2
+	VBROADCASTSS  4(SI), Z8
+	VMULPS        2560(AX), Z8, Z8
+	VADDPS        Z2, Z8, Z2
+	VMOVUPS       Z2, 2560(AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VBROADCASTSS  8(DI), Z8
+	VMULPS        Z8, Z4, Z4
+	VBROADCASTSS  8(SI), Z8
+	VMULPS        5120(AX), Z8, Z8
+	VADDPS        Z4, Z8, Z4
+	VMOVUPS       Z4, 5120(AX)
+	VPSLLD        $0x08, Z7, Z7
+	VPADDD        Z7, Z6, Z6
+	VCVTDQ2PS     Z6, Z6
+	VBROADCASTSS  12(DI), Z8
+	VMULPS        Z8, Z6, Z6
+	VBROADCASTSS  12(SI), Z8
+	VMULPS        7680(AX), Z8, Z8
+	VADDPS        Z6, Z8, Z6
+	VMOVUPS       Z6, 7680(AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value8x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x4x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y8
+	VMOVDQU      32(CX), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·value8x4x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(BX), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(BX), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 12(BX), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(BX), Z14, Z14
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z16
+	VMOVDQU32    64(CX), Z17
+	VPBROADCASTD (R10), Z18
+	VPDPBUSD     Z18, Z16, Z0
+	VPDPBUSD     Z18, Z17, Z2
+	VPBROADCASTD 640(R10), Z18
+	VPDPBUSD     Z18, Z16, Z1
+	VPDPBUSD     Z18, Z17, Z3
+	VPBROADCASTD 1280(R10), Z18
+	VPDPBUSD     Z18, Z16, Z4
+	VPDPBUSD     Z18, Z17, Z6
+	VPBROADCASTD 1920(R10), Z18
+	VPDPBUSD     Z18, Z16, Z5
+	VPDPBUSD     Z18, Z17, Z7
+	VPBROADCASTD 2560(R10), Z18
+	VPDPBUSD     Z18, Z16, Z8
+	VPDPBUSD     Z18, Z17, Z10
+	VPBROADCASTD 3200(R10), Z18
+	VPDPBUSD     Z18, Z16, Z9
+	VPDPBUSD     Z18, Z17, Z11
+	VPBROADCASTD 3840(R10), Z18
+	VPDPBUSD     Z18, Z16, Z12
+	VPDPBUSD     Z18, Z17, Z14
+	VPBROADCASTD 4480(R10), Z18
+	VPDPBUSD     Z18, Z16, Z13
+	VPDPBUSD     Z18, Z17, Z15
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z16
+	VMULPS       Z16, Z0, Z0
+	VBROADCASTSS (SI), Z16
+	VMULPS       (AX), Z16, Z16
+	VADDPS       Z0, Z16, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z16
+	VMULPS       Z16, Z2, Z2
+	VBROADCASTSS (SI), Z16
+	VMULPS       64(AX), Z16, Z16
+	VADDPS       Z2, Z16, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z16
+	VMULPS       Z16, Z4, Z4
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       2560(AX), Z16, Z16
+	VADDPS       Z4, Z16, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z16
+	VMULPS       Z16, Z6, Z6
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       2624(AX), Z16, Z16
+	VADDPS       Z6, Z16, Z6
+	VMOVUPS      Z6, 2624(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(DI), Z16
+	VMULPS       Z16, Z8, Z8
+	VBROADCASTSS 8(SI), Z16
+	VMULPS       5120(AX), Z16, Z16
+	VADDPS       Z8, Z16, Z8
+	VMOVUPS      Z8, 5120(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z16
+	VMULPS       Z16, Z10, Z10
+	VBROADCASTSS 8(SI), Z16
+	VMULPS       5184(AX), Z16, Z16
+	VADDPS       Z10, Z16, Z10
+	VMOVUPS      Z10, 5184(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 12(DI), Z16
+	VMULPS       Z16, Z12, Z12
+	VBROADCASTSS 12(SI), Z16
+	VMULPS       7680(AX), Z16, Z16
+	VADDPS       Z12, Z16, Z12
+	VMOVUPS      Z12, 7680(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(DI), Z16
+	VMULPS       Z16, Z14, Z14
+	VBROADCASTSS 12(SI), Z16
+	VMULPS       7744(AX), Z16, Z16
+	VADDPS       Z14, Z16, Z14
+	VMOVUPS      Z14, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value8x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value8x4x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y8
+	VMOVDQU      32(R12), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       64(AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7744(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7776(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·score8x4x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(BX), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(BX), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 12(BX), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(BX), Z14, Z14
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z16
+	VMOVDQU32    64(CX), Z17
+	VPBROADCASTD (R10), Z18
+	VPDPBUSD     Z18, Z16, Z0
+	VPDPBUSD     Z18, Z17, Z2
+	VPBROADCASTD 640(R10), Z18
+	VPDPBUSD     Z18, Z16, Z1
+	VPDPBUSD     Z18, Z17, Z3
+	VPBROADCASTD 1280(R10), Z18
+	VPDPBUSD     Z18, Z16, Z4
+	VPDPBUSD     Z18, Z17, Z6
+	VPBROADCASTD 1920(R10), Z18
+	VPDPBUSD     Z18, Z16, Z5
+	VPDPBUSD     Z18, Z17, Z7
+	VPBROADCASTD 2560(R10), Z18
+	VPDPBUSD     Z18, Z16, Z8
+	VPDPBUSD     Z18, Z17, Z10
+	VPBROADCASTD 3200(R10), Z18
+	VPDPBUSD     Z18, Z16, Z9
+	VPDPBUSD     Z18, Z17, Z11
+	VPBROADCASTD 3840(R10), Z18
+	VPDPBUSD     Z18, Z16, Z12
+	VPDPBUSD     Z18, Z17, Z14
+	VPBROADCASTD 4480(R10), Z18
+	VPDPBUSD     Z18, Z16, Z13
+	VPDPBUSD     Z18, Z17, Z15
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z16
+	VMULPS       Z16, Z0, Z0
+	VBROADCASTSS (DI), Z16
+	VADDPS       Z16, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z16
+	VMULPS       Z16, Z2, Z2
+	VBROADCASTSS (DI), Z16
+	VADDPS       Z16, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       Z16, Z4, Z4
+	VBROADCASTSS 4(DI), Z16
+	VADDPS       Z16, Z4, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       Z16, Z6, Z6
+	VBROADCASTSS 4(DI), Z16
+	VADDPS       Z16, Z6, Z6
+	VMOVUPS      Z6, 2624(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(SI), Z16
+	VMULPS       Z16, Z8, Z8
+	VBROADCASTSS 8(DI), Z16
+	VADDPS       Z16, Z8, Z8
+	VMOVUPS      Z8, 5120(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(SI), Z16
+	VMULPS       Z16, Z10, Z10
+	VBROADCASTSS 8(DI), Z16
+	VADDPS       Z16, Z10, Z10
+	VMOVUPS      Z10, 5184(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 12(SI), Z16
+	VMULPS       Z16, Z12, Z12
+	VBROADCASTSS 12(DI), Z16
+	VADDPS       Z16, Z12, Z12
+	VMOVUPS      Z12, 7680(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(SI), Z16
+	VMULPS       Z16, Z14, Z14
+	VBROADCASTSS 12(DI), Z16
+	VADDPS       Z16, Z14, Z14
+	VMOVUPS      Z14, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score8x4x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y8
+	VMOVDQU      32(R12), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreScaled8x4x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (BX), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (BX), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(BX), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(BX), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(BX), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(BX), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 12(BX), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(BX), Z14, Z14
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z16
+	VMOVDQU32    64(CX), Z17
+	VPBROADCASTD (R10), Z18
+	VPDPBUSD     Z18, Z16, Z0
+	VPDPBUSD     Z18, Z17, Z2
+	VPBROADCASTD 640(R10), Z18
+	VPDPBUSD     Z18, Z16, Z1
+	VPDPBUSD     Z18, Z17, Z3
+	VPBROADCASTD 1280(R10), Z18
+	VPDPBUSD     Z18, Z16, Z4
+	VPDPBUSD     Z18, Z17, Z6
+	VPBROADCASTD 1920(R10), Z18
+	VPDPBUSD     Z18, Z16, Z5
+	VPDPBUSD     Z18, Z17, Z7
+	VPBROADCASTD 2560(R10), Z18
+	VPDPBUSD     Z18, Z16, Z8
+	VPDPBUSD     Z18, Z17, Z10
+	VPBROADCASTD 3200(R10), Z18
+	VPDPBUSD     Z18, Z16, Z9
+	VPDPBUSD     Z18, Z17, Z11
+	VPBROADCASTD 3840(R10), Z18
+	VPDPBUSD     Z18, Z16, Z12
+	VPDPBUSD     Z18, Z17, Z14
+	VPBROADCASTD 4480(R10), Z18
+	VPDPBUSD     Z18, Z16, Z13
+	VPDPBUSD     Z18, Z17, Z15
+	ADDQ         $0x04, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (SI), Z16
+	VMULPS       Z16, Z0, Z0
+	VMULPS       (DI), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (SI), Z16
+	VMULPS       Z16, Z2, Z2
+	VMULPS       64(DI), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       Z16, Z4, Z4
+	VMULPS       (DI), Z4, Z4
+	VMOVUPS      Z4, 2560(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(SI), Z16
+	VMULPS       Z16, Z6, Z6
+	VMULPS       64(DI), Z6, Z6
+	VMOVUPS      Z6, 2624(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(SI), Z16
+	VMULPS       Z16, Z8, Z8
+	VMULPS       (DI), Z8, Z8
+	VMOVUPS      Z8, 5120(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(SI), Z16
+	VMULPS       Z16, Z10, Z10
+	VMULPS       64(DI), Z10, Z10
+	VMOVUPS      Z10, 5184(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 12(SI), Z16
+	VMULPS       Z16, Z12, Z12
+	VMULPS       (DI), Z12, Z12
+	VMOVUPS      Z12, 7680(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(SI), Z16
+	VMULPS       Z16, Z14, Z14
+	VMULPS       64(DI), Z14, Z14
+	VMOVUPS      Z14, 7744(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled8x4x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y8
+	VMOVDQU      32(R12), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       (DI), Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       32(DI), Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       (DI), Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       32(DI), Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VMULPS       (DI), Y6, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VMULPS       32(DI), Y7, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1284(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2564(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3844(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       64(DI), Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       96(DI), Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       64(DI), Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       96(DI), Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VMULPS       64(DI), Y6, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VMULPS       96(DI), Y7, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tile4x4x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ      sums+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      blocks+32(FP), SI
+	MOVQ      steps+40(FP), DI
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST 4(BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 8(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 12(BX), Z7, Z7
+	MOVQ        DX, R8
+	MOVQ        DI, R9
+
+step:
+	VMOVDQU32     (CX), Z9
+	VPANDD        Z0, Z9, Z10
+	VPSRLW        $0x04, Z9, Z9
+	VPANDD        Z0, Z9, Z9
+	VPDPBUSD.BCST (R8), Z10, Z1
+	VPDPBUSD.BCST 640(R8), Z10, Z2
+	VPDPBUSD.BCST 1280(R8), Z10, Z3
+	VPDPBUSD.BCST 1920(R8), Z10, Z4
+	VPDPBUSD.BCST 2560(R8), Z10, Z5
+	VPDPBUSD.BCST 3200(R8), Z10, Z6
+	VPDPBUSD.BCST 3840(R8), Z10, Z7
+	VPDPBUSD.BCST 4480(R8), Z10, Z8
+	VPDPBUSD.BCST 4(R8), Z9, Z1
+	VPDPBUSD.BCST 644(R8), Z9, Z2
+	VPDPBUSD.BCST 1284(R8), Z9, Z3
+	VPDPBUSD.BCST 1924(R8), Z9, Z4
+	VPDPBUSD.BCST 2564(R8), Z9, Z5
+	VPDPBUSD.BCST 3204(R8), Z9, Z6
+	VPDPBUSD.BCST 3844(R8), Z9, Z7
+	VPDPBUSD.BCST 4484(R8), Z9, Z8
+	ADDQ          $0x08, R8
+	ADDQ          $0x00000040, CX
+	DECQ          R9
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VMOVUPS       Z1, (AX)
+	VPSLLD        $0x08, Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VMOVUPS       Z3, 64(AX)
+	VPSLLD        $0x08, Z6, Z6
+	VPADDD        Z6, Z5, Z5
+	VMOVUPS       Z5, 128(AX)
+	VPSLLD        $0x08, Z8, Z8
+	VPADDD        Z8, Z7, Z7
+	VMOVUPS       Z7, 192(AX)
+	ADDQ          $0x00000100, AX
+	DECQ          SI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tile4x4x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step0:
+	VMOVDQU      (CX), Y8
+	VMOVDQU      32(CX), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 64(AX)
+	VMOVUPS      Y3, 96(AX)
+	VMOVUPS      Y4, 128(AX)
+	VMOVUPS      Y5, 160(AX)
+	VMOVUPS      Y6, 192(AX)
+	VMOVUPS      Y7, 224(AX)
+	ADDQ         $0x00000100, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
@@ -4162,548 +12453,28 @@ step:
 	JNZ          step
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
-	VMOVDQU32    Z1, (AX)
+	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
-	VMOVDQU32    Z3, 64(AX)
+	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
-	VMOVDQU32    Z5, 128(AX)
+	VMOVUPS      Z5, 128(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
-	VMOVDQU32    Z7, 192(AX)
+	VMOVUPS      Z7, 192(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
-	VMOVDQU32    Z9, 256(AX)
+	VMOVUPS      Z9, 256(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
-	VMOVDQU32    Z11, 320(AX)
+	VMOVUPS      Z11, 320(AX)
 	VPSLLD       $0x08, Z14, Z14
 	VPADDD       Z14, Z13, Z13
-	VMOVDQU32    Z13, 384(AX)
+	VMOVUPS      Z13, 384(AX)
 	VPSLLD       $0x08, Z16, Z16
 	VPADDD       Z16, Z15, Z15
-	VMOVDQU32    Z15, 448(AX)
-	ADDQ         $0x00000200, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x4x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF16x4x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Z8
-	VCVTPH2PS    32(R8), Z9
-	VBROADCASTSS (R9), Z10
-	VFMADD231PS  Z10, Z8, Z0
-	VFMADD231PS  Z10, Z9, Z1
-	VBROADCASTSS 2560(R9), Z10
-	VFMADD231PS  Z10, Z8, Z2
-	VFMADD231PS  Z10, Z9, Z3
-	VBROADCASTSS 5120(R9), Z10
-	VFMADD231PS  Z10, Z8, Z4
-	VFMADD231PS  Z10, Z9, Z5
-	VBROADCASTSS 7680(R9), Z10
-	VFMADD231PS  Z10, Z8, Z6
-	VFMADD231PS  Z10, Z9, Z7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
-	VMOVUPS      Z6, 7680(AX)
-	VMOVUPS      Z7, 7744(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x4x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·tileF32x4x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	MOVQ   CX, R8
-	MOVQ   DX, R9
-	MOVQ   SI, R10
-
-step0:
-	VMOVUPS      (R8), Z8
-	VMOVUPS      64(R8), Z9
-	VBROADCASTSS (R9), Z10
-	VMULPS       Z10, Z8, Z11
-	VADDPS       Z11, Z0, Z0
-	VMULPS       Z10, Z9, Z10
-	VADDPS       Z10, Z1, Z1
-	VBROADCASTSS 2560(R9), Z10
-	VMULPS       Z10, Z8, Z11
-	VADDPS       Z11, Z2, Z2
-	VMULPS       Z10, Z9, Z10
-	VADDPS       Z10, Z3, Z3
-	VBROADCASTSS 5120(R9), Z10
-	VMULPS       Z10, Z8, Z11
-	VADDPS       Z11, Z4, Z4
-	VMULPS       Z10, Z9, Z10
-	VADDPS       Z10, Z5, Z5
-	VBROADCASTSS 7680(R9), Z10
-	VMULPS       Z10, Z8, Z8
-	VADDPS       Z8, Z6, Z6
-	VMULPS       Z10, Z9, Z8
-	VADDPS       Z8, Z7, Z7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
-	VMOVUPS      Z6, 7680(AX)
-	VMOVUPS      Z7, 7744(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF16x4x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·tileF16x4x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000040, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VCVTPH2PS    (R8), Y8
-	VCVTPH2PS    16(R8), Y9
-	VBROADCASTSS (R9), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(R9), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(R9), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(R9), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VMOVUPS      Y6, 7680(AX)
-	VMOVUPS      Y7, 7712(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VCVTPH2PS    32(R8), Y8
-	VCVTPH2PS    48(R8), Y9
-	VBROADCASTSS (R9), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(R9), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(R9), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(R9), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000040, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
-	VMOVUPS      Y6, 7744(AX)
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tileF32x4x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tileF32x4x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   x+16(FP), DX
-	MOVQ   blocks+24(FP), BX
-	MOVQ   steps+32(FP), SI
-	MOVQ   SI, DI
-	IMUL3Q $0x00000080, DI, DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  CX, R8
-	MOVQ  DX, R9
-	MOVQ  SI, R10
-
-step0:
-	VMOVUPS      (R8), Y8
-	VMOVUPS      32(R8), Y9
-	VBROADCASTSS (R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y0, Y0
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y2, Y2
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y4, Y4
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(R9), Y10
-	VMULPS       Y10, Y8, Y8
-	VADDPS       Y8, Y6, Y6
-	VMULPS       Y10, Y9, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VMOVUPS      Y6, 7680(AX)
-	VMOVUPS      Y7, 7712(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         CX, R8
-	MOVQ         DX, R9
-	MOVQ         SI, R10
-
-step1:
-	VMOVUPS      64(R8), Y8
-	VMOVUPS      96(R8), Y9
-	VBROADCASTSS (R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y0, Y0
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y2, Y2
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(R9), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y4, Y4
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(R9), Y10
-	VMULPS       Y10, Y8, Y8
-	VADDPS       Y8, Y6, Y6
-	VMULPS       Y10, Y9, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, R9
-	ADDQ         $0x00000080, R8
-	DECQ         R10
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
-	VMOVUPS      Y6, 7744(AX)
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         DI, CX
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·tile8x4x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
-
-block:
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
-	VPXOR        Y6, Y6, Y6
-	VPSUBD       Y8, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPSUBD       Y8, Y7, Y7
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step0:
-	VMOVDQU      (R9), Y8
-	VMOVDQU      32(R9), Y9
-	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
-	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x08, Y8, Y8
-	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y4, Y4
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 128(AX)
-	VMOVDQU      Y3, 160(AX)
-	VMOVDQU      Y4, 256(AX)
-	VMOVDQU      Y5, 288(AX)
-	VMOVDQU      Y6, 384(AX)
-	VMOVDQU      Y7, 416(AX)
-	VPBROADCASTD (BX), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
-	VPXOR        Y6, Y6, Y6
-	VPSUBD       Y8, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPSUBD       Y8, Y7, Y7
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
-
-step1:
-	VMOVDQU      64(R9), Y8
-	VMOVDQU      96(R9), Y9
-	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
-	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x08, Y8, Y8
-	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y4, Y4
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
-	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	VMOVDQU      Y2, 192(AX)
-	VMOVDQU      Y3, 224(AX)
-	VMOVDQU      Y4, 320(AX)
-	VMOVDQU      Y5, 352(AX)
-	VMOVDQU      Y6, 448(AX)
-	VMOVDQU      Y7, 480(AX)
-	ADDQ         R8, CX
+	VMOVUPS      Z15, 448(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         SI
 	JNZ          block
@@ -4713,14 +12484,12 @@ step1:
 // func tile4x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·tile4x4x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ   sums+0(FP), AX
-	MOVQ   codes+8(FP), CX
-	MOVQ   coef+16(FP), DX
-	MOVQ   bias+24(FP), BX
-	MOVQ   blocks+32(FP), SI
-	MOVQ   steps+40(FP), DI
-	MOVQ   DI, R8
-	IMUL3Q $0x00000080, R8, R8
+	MOVQ sums+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPBROADCASTD (BX), Y2
@@ -4743,31 +12512,31 @@ block:
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+	MOVQ         CX, R10
 
 step0:
-	VMOVDQU      (R9), Y8
-	VMOVDQU      32(R9), Y9
+	VMOVDQU      (R10), Y8
+	VMOVDQU      32(R10), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD 1280(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD 2560(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD 3840(R8), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -4776,22 +12545,22 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 1284(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 2564(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 3844(R8), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -4800,60 +12569,60 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 1288(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 2568(R8), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 3848(R8), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 1292(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 2572(R8), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 3852(R8), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
-	DECQ         R11
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
 	JNZ          step0
-	VMOVDQU      Y0, (AX)
-	VMOVDQU      Y1, 32(AX)
-	VMOVDQU      Y2, 128(AX)
-	VMOVDQU      Y3, 160(AX)
-	VMOVDQU      Y4, 256(AX)
-	VMOVDQU      Y5, 288(AX)
-	VMOVDQU      Y6, 384(AX)
-	VMOVDQU      Y7, 416(AX)
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      Y3, 160(AX)
+	VMOVUPS      Y4, 256(AX)
+	VMOVUPS      Y5, 288(AX)
+	VMOVUPS      Y6, 384(AX)
+	VMOVUPS      Y7, 416(AX)
 	VPBROADCASTD (BX), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
@@ -4874,13 +12643,257 @@ step0:
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         CX, R9
-	MOVQ         DX, R10
-	MOVQ         DI, R11
+	MOVQ         DX, R8
+	MOVQ         DI, R9
 
 step1:
-	VMOVDQU      64(R9), Y8
-	VMOVDQU      96(R9), Y9
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R8), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R8), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R8), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R8), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      Y3, 224(AX)
+	VMOVUPS      Y4, 320(AX)
+	VMOVUPS      Y5, 352(AX)
+	VMOVUPS      Y6, 448(AX)
+	VMOVUPS      Y7, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x4x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST 4(BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 8(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 12(BX), Z7, Z7
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32     (CX), Z9
+	VPANDD        Z0, Z9, Z10
+	VPSRLW        $0x04, Z9, Z9
+	VPANDD        Z0, Z9, Z9
+	VPDPBUSD.BCST (R10), Z10, Z1
+	VPDPBUSD.BCST 640(R10), Z10, Z2
+	VPDPBUSD.BCST 1280(R10), Z10, Z3
+	VPDPBUSD.BCST 1920(R10), Z10, Z4
+	VPDPBUSD.BCST 2560(R10), Z10, Z5
+	VPDPBUSD.BCST 3200(R10), Z10, Z6
+	VPDPBUSD.BCST 3840(R10), Z10, Z7
+	VPDPBUSD.BCST 4480(R10), Z10, Z8
+	VPDPBUSD.BCST 4(R10), Z9, Z1
+	VPDPBUSD.BCST 644(R10), Z9, Z2
+	VPDPBUSD.BCST 1284(R10), Z9, Z3
+	VPDPBUSD.BCST 1924(R10), Z9, Z4
+	VPDPBUSD.BCST 2564(R10), Z9, Z5
+	VPDPBUSD.BCST 3204(R10), Z9, Z6
+	VPDPBUSD.BCST 3844(R10), Z9, Z7
+	VPDPBUSD.BCST 4484(R10), Z9, Z8
+	ADDQ          $0x08, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	VPSLLD        $0x08, Z2, Z2
+	VPADDD        Z2, Z1, Z1
+	VCVTDQ2PS     Z1, Z1
+	VBROADCASTSS  (DI), Z9
+	VMULPS        Z9, Z1, Z1
+	VBROADCASTSS  (SI), Z9
+	VMULPS        (AX), Z9, Z9
+	VADDPS        Z1, Z9, Z1
+	VMOVUPS       Z1, (AX)
+	VPSLLD        $0x08, Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VCVTDQ2PS     Z3, Z3
+	VBROADCASTSS  4(DI), Z9
+	VMULPS        Z9, Z3, Z3
+	VBROADCASTSS  4(SI), Z9
+	VMULPS        2560(AX), Z9, Z9
+	VADDPS        Z3, Z9, Z3
+	VMOVUPS       Z3, 2560(AX)
+	VPSLLD        $0x08, Z6, Z6
+	VPADDD        Z6, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VBROADCASTSS  8(DI), Z9
+	VMULPS        Z9, Z5, Z5
+	VBROADCASTSS  8(SI), Z9
+	VMULPS        5120(AX), Z9, Z9
+	VADDPS        Z5, Z9, Z5
+	VMOVUPS       Z5, 5120(AX)
+	VPSLLD        $0x08, Z8, Z8
+	VPADDD        Z8, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VBROADCASTSS  12(DI), Z9
+	VMULPS        Z9, Z7, Z7
+	VBROADCASTSS  12(SI), Z9
+	VMULPS        7680(AX), Z9, Z9
+	VADDPS        Z7, Z9, Z7
+	VMOVUPS       Z7, 7680(AX)
+	ADDQ          $0x00000040, AX
+	DECQ          R8
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func value4x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x4x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step0:
+	VMOVDQU      (CX), Y8
+	VMOVDQU      32(CX), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
 	VPBROADCASTD (R10), Y12
@@ -4974,21 +12987,8352 @@ step1:
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
 	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R9
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·value4x4x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      o+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      r+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(BX), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(BX), Z11, Z11
+	VPXORD      Z14, Z14, Z14
+	VPXORD      Z13, Z13, Z13
+	VPSUBD.BCST 12(BX), Z13, Z13
+	VPXORD      Z16, Z16, Z16
+	VPXORD      Z15, Z15, Z15
+	VPSUBD.BCST 12(BX), Z15, Z15
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z17
+	VPANDD       Z0, Z17, Z18
+	VPSRLW       $0x04, Z17, Z17
+	VPANDD       Z0, Z17, Z17
+	VMOVDQU32    64(CX), Z19
+	VPANDD       Z0, Z19, Z20
+	VPSRLW       $0x04, Z19, Z19
+	VPANDD       Z0, Z19, Z19
+	VPBROADCASTD (R10), Z21
+	VPDPBUSD     Z21, Z18, Z1
+	VPDPBUSD     Z21, Z20, Z3
+	VPBROADCASTD 640(R10), Z21
+	VPDPBUSD     Z21, Z18, Z2
+	VPDPBUSD     Z21, Z20, Z4
+	VPBROADCASTD 1280(R10), Z21
+	VPDPBUSD     Z21, Z18, Z5
+	VPDPBUSD     Z21, Z20, Z7
+	VPBROADCASTD 1920(R10), Z21
+	VPDPBUSD     Z21, Z18, Z6
+	VPDPBUSD     Z21, Z20, Z8
+	VPBROADCASTD 2560(R10), Z21
+	VPDPBUSD     Z21, Z18, Z9
+	VPDPBUSD     Z21, Z20, Z11
+	VPBROADCASTD 3200(R10), Z21
+	VPDPBUSD     Z21, Z18, Z10
+	VPDPBUSD     Z21, Z20, Z12
+	VPBROADCASTD 3840(R10), Z21
+	VPDPBUSD     Z21, Z18, Z13
+	VPDPBUSD     Z21, Z20, Z15
+	VPBROADCASTD 4480(R10), Z21
+	VPDPBUSD     Z21, Z18, Z14
+	VPDPBUSD     Z21, Z20, Z16
+	VPBROADCASTD 4(R10), Z18
+	VPDPBUSD     Z18, Z17, Z1
+	VPDPBUSD     Z18, Z19, Z3
+	VPBROADCASTD 644(R10), Z18
+	VPDPBUSD     Z18, Z17, Z2
+	VPDPBUSD     Z18, Z19, Z4
+	VPBROADCASTD 1284(R10), Z18
+	VPDPBUSD     Z18, Z17, Z5
+	VPDPBUSD     Z18, Z19, Z7
+	VPBROADCASTD 1924(R10), Z18
+	VPDPBUSD     Z18, Z17, Z6
+	VPDPBUSD     Z18, Z19, Z8
+	VPBROADCASTD 2564(R10), Z18
+	VPDPBUSD     Z18, Z17, Z9
+	VPDPBUSD     Z18, Z19, Z11
+	VPBROADCASTD 3204(R10), Z18
+	VPDPBUSD     Z18, Z17, Z10
+	VPDPBUSD     Z18, Z19, Z12
+	VPBROADCASTD 3844(R10), Z18
+	VPDPBUSD     Z18, Z17, Z13
+	VPDPBUSD     Z18, Z19, Z15
+	VPBROADCASTD 4484(R10), Z18
+	VPDPBUSD     Z18, Z17, Z14
+	VPDPBUSD     Z18, Z19, Z16
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z1, Z1
+	VBROADCASTSS (SI), Z17
+	VMULPS       (AX), Z17, Z17
+	VADDPS       Z1, Z17, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z3, Z3
+	VBROADCASTSS (SI), Z17
+	VMULPS       64(AX), Z17, Z17
+	VADDPS       Z3, Z17, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z5, Z5
+	VBROADCASTSS 4(SI), Z17
+	VMULPS       2560(AX), Z17, Z17
+	VADDPS       Z5, Z17, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z7, Z7
+	VBROADCASTSS 4(SI), Z17
+	VMULPS       2624(AX), Z17, Z17
+	VADDPS       Z7, Z17, Z7
+	VMOVUPS      Z7, 2624(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z9, Z9
+	VBROADCASTSS 8(SI), Z17
+	VMULPS       5120(AX), Z17, Z17
+	VADDPS       Z9, Z17, Z9
+	VMOVUPS      Z9, 5120(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z11, Z11
+	VBROADCASTSS 8(SI), Z17
+	VMULPS       5184(AX), Z17, Z17
+	VADDPS       Z11, Z17, Z11
+	VMOVUPS      Z11, 5184(AX)
+	VPSLLD       $0x08, Z14, Z14
+	VPADDD       Z14, Z13, Z13
+	VCVTDQ2PS    Z13, Z13
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z13, Z13
+	VBROADCASTSS 12(SI), Z17
+	VMULPS       7680(AX), Z17, Z17
+	VADDPS       Z13, Z17, Z13
+	VMOVUPS      Z13, 7680(AX)
+	VPSLLD       $0x08, Z16, Z16
+	VPADDD       Z16, Z15, Z15
+	VCVTDQ2PS    Z15, Z15
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z15, Z15
+	VBROADCASTSS 12(SI), Z17
+	VMULPS       7744(AX), Z17, Z17
+	VADDPS       Z15, Z17, Z15
+	VMOVUPS      Z15, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func value4x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·value4x4x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ o+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y8
+	VMOVDQU      32(R12), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
-	VMOVDQU      Y0, 64(AX)
-	VMOVDQU      Y1, 96(AX)
-	VMOVDQU      Y2, 192(AX)
-	VMOVDQU      Y3, 224(AX)
-	VMOVDQU      Y4, 320(AX)
-	VMOVDQU      Y5, 352(AX)
-	VMOVDQU      Y6, 448(AX)
-	VMOVDQU      Y7, 480(AX)
-	ADDQ         R8, CX
-	ADDQ         $0x00000200, AX
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       64(AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7744(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       7776(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·score4x4x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      add+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(BX), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(BX), Z11, Z11
+	VPXORD      Z14, Z14, Z14
+	VPXORD      Z13, Z13, Z13
+	VPSUBD.BCST 12(BX), Z13, Z13
+	VPXORD      Z16, Z16, Z16
+	VPXORD      Z15, Z15, Z15
+	VPSUBD.BCST 12(BX), Z15, Z15
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z17
+	VPANDD       Z0, Z17, Z18
+	VPSRLW       $0x04, Z17, Z17
+	VPANDD       Z0, Z17, Z17
+	VMOVDQU32    64(CX), Z19
+	VPANDD       Z0, Z19, Z20
+	VPSRLW       $0x04, Z19, Z19
+	VPANDD       Z0, Z19, Z19
+	VPBROADCASTD (R10), Z21
+	VPDPBUSD     Z21, Z18, Z1
+	VPDPBUSD     Z21, Z20, Z3
+	VPBROADCASTD 640(R10), Z21
+	VPDPBUSD     Z21, Z18, Z2
+	VPDPBUSD     Z21, Z20, Z4
+	VPBROADCASTD 1280(R10), Z21
+	VPDPBUSD     Z21, Z18, Z5
+	VPDPBUSD     Z21, Z20, Z7
+	VPBROADCASTD 1920(R10), Z21
+	VPDPBUSD     Z21, Z18, Z6
+	VPDPBUSD     Z21, Z20, Z8
+	VPBROADCASTD 2560(R10), Z21
+	VPDPBUSD     Z21, Z18, Z9
+	VPDPBUSD     Z21, Z20, Z11
+	VPBROADCASTD 3200(R10), Z21
+	VPDPBUSD     Z21, Z18, Z10
+	VPDPBUSD     Z21, Z20, Z12
+	VPBROADCASTD 3840(R10), Z21
+	VPDPBUSD     Z21, Z18, Z13
+	VPDPBUSD     Z21, Z20, Z15
+	VPBROADCASTD 4480(R10), Z21
+	VPDPBUSD     Z21, Z18, Z14
+	VPDPBUSD     Z21, Z20, Z16
+	VPBROADCASTD 4(R10), Z18
+	VPDPBUSD     Z18, Z17, Z1
+	VPDPBUSD     Z18, Z19, Z3
+	VPBROADCASTD 644(R10), Z18
+	VPDPBUSD     Z18, Z17, Z2
+	VPDPBUSD     Z18, Z19, Z4
+	VPBROADCASTD 1284(R10), Z18
+	VPDPBUSD     Z18, Z17, Z5
+	VPDPBUSD     Z18, Z19, Z7
+	VPBROADCASTD 1924(R10), Z18
+	VPDPBUSD     Z18, Z17, Z6
+	VPDPBUSD     Z18, Z19, Z8
+	VPBROADCASTD 2564(R10), Z18
+	VPDPBUSD     Z18, Z17, Z9
+	VPDPBUSD     Z18, Z19, Z11
+	VPBROADCASTD 3204(R10), Z18
+	VPDPBUSD     Z18, Z17, Z10
+	VPDPBUSD     Z18, Z19, Z12
+	VPBROADCASTD 3844(R10), Z18
+	VPDPBUSD     Z18, Z17, Z13
+	VPDPBUSD     Z18, Z19, Z15
+	VPBROADCASTD 4484(R10), Z18
+	VPDPBUSD     Z18, Z17, Z14
+	VPDPBUSD     Z18, Z19, Z16
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z17
+	VMULPS       Z17, Z1, Z1
+	VBROADCASTSS (DI), Z17
+	VADDPS       Z17, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z17
+	VMULPS       Z17, Z3, Z3
+	VBROADCASTSS (DI), Z17
+	VADDPS       Z17, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(SI), Z17
+	VMULPS       Z17, Z5, Z5
+	VBROADCASTSS 4(DI), Z17
+	VADDPS       Z17, Z5, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(SI), Z17
+	VMULPS       Z17, Z7, Z7
+	VBROADCASTSS 4(DI), Z17
+	VADDPS       Z17, Z7, Z7
+	VMOVUPS      Z7, 2624(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(SI), Z17
+	VMULPS       Z17, Z9, Z9
+	VBROADCASTSS 8(DI), Z17
+	VADDPS       Z17, Z9, Z9
+	VMOVUPS      Z9, 5120(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(SI), Z17
+	VMULPS       Z17, Z11, Z11
+	VBROADCASTSS 8(DI), Z17
+	VADDPS       Z17, Z11, Z11
+	VMOVUPS      Z11, 5184(AX)
+	VPSLLD       $0x08, Z14, Z14
+	VPADDD       Z14, Z13, Z13
+	VCVTDQ2PS    Z13, Z13
+	VBROADCASTSS 12(SI), Z17
+	VMULPS       Z17, Z13, Z13
+	VBROADCASTSS 12(DI), Z17
+	VADDPS       Z17, Z13, Z13
+	VMOVUPS      Z13, 7680(AX)
+	VPSLLD       $0x08, Z16, Z16
+	VPADDD       Z16, Z15, Z15
+	VCVTDQ2PS    Z15, Z15
+	VBROADCASTSS 12(SI), Z17
+	VMULPS       Z17, Z15, Z15
+	VBROADCASTSS 12(DI), Z17
+	VADDPS       Z17, Z15, Z15
+	VMOVUPS      Z15, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func score4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·score4x4x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ add+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y8
+	VMOVDQU      32(R12), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (DI), Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (DI), Y0
+	VADDPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(DI), Y0
+	VADDPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(DI), Y0
+	VADDPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(DI), Y0
+	VADDPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreScaled4x4x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      bias+24(FP), BX
+	MOVQ      unit+32(FP), SI
+	MOVQ      scale+40(FP), DI
+	MOVQ      blocks+48(FP), R8
+	MOVQ      steps+56(FP), R9
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (BX), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (BX), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(BX), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(BX), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(BX), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(BX), Z11, Z11
+	VPXORD      Z14, Z14, Z14
+	VPXORD      Z13, Z13, Z13
+	VPSUBD.BCST 12(BX), Z13, Z13
+	VPXORD      Z16, Z16, Z16
+	VPXORD      Z15, Z15, Z15
+	VPSUBD.BCST 12(BX), Z15, Z15
+	MOVQ        DX, R10
+	MOVQ        R9, R11
+
+step:
+	VMOVDQU32    (CX), Z17
+	VPANDD       Z0, Z17, Z18
+	VPSRLW       $0x04, Z17, Z17
+	VPANDD       Z0, Z17, Z17
+	VMOVDQU32    64(CX), Z19
+	VPANDD       Z0, Z19, Z20
+	VPSRLW       $0x04, Z19, Z19
+	VPANDD       Z0, Z19, Z19
+	VPBROADCASTD (R10), Z21
+	VPDPBUSD     Z21, Z18, Z1
+	VPDPBUSD     Z21, Z20, Z3
+	VPBROADCASTD 640(R10), Z21
+	VPDPBUSD     Z21, Z18, Z2
+	VPDPBUSD     Z21, Z20, Z4
+	VPBROADCASTD 1280(R10), Z21
+	VPDPBUSD     Z21, Z18, Z5
+	VPDPBUSD     Z21, Z20, Z7
+	VPBROADCASTD 1920(R10), Z21
+	VPDPBUSD     Z21, Z18, Z6
+	VPDPBUSD     Z21, Z20, Z8
+	VPBROADCASTD 2560(R10), Z21
+	VPDPBUSD     Z21, Z18, Z9
+	VPDPBUSD     Z21, Z20, Z11
+	VPBROADCASTD 3200(R10), Z21
+	VPDPBUSD     Z21, Z18, Z10
+	VPDPBUSD     Z21, Z20, Z12
+	VPBROADCASTD 3840(R10), Z21
+	VPDPBUSD     Z21, Z18, Z13
+	VPDPBUSD     Z21, Z20, Z15
+	VPBROADCASTD 4480(R10), Z21
+	VPDPBUSD     Z21, Z18, Z14
+	VPDPBUSD     Z21, Z20, Z16
+	VPBROADCASTD 4(R10), Z18
+	VPDPBUSD     Z18, Z17, Z1
+	VPDPBUSD     Z18, Z19, Z3
+	VPBROADCASTD 644(R10), Z18
+	VPDPBUSD     Z18, Z17, Z2
+	VPDPBUSD     Z18, Z19, Z4
+	VPBROADCASTD 1284(R10), Z18
+	VPDPBUSD     Z18, Z17, Z5
+	VPDPBUSD     Z18, Z19, Z7
+	VPBROADCASTD 1924(R10), Z18
+	VPDPBUSD     Z18, Z17, Z6
+	VPDPBUSD     Z18, Z19, Z8
+	VPBROADCASTD 2564(R10), Z18
+	VPDPBUSD     Z18, Z17, Z9
+	VPDPBUSD     Z18, Z19, Z11
+	VPBROADCASTD 3204(R10), Z18
+	VPDPBUSD     Z18, Z17, Z10
+	VPDPBUSD     Z18, Z19, Z12
+	VPBROADCASTD 3844(R10), Z18
+	VPDPBUSD     Z18, Z17, Z13
+	VPDPBUSD     Z18, Z19, Z15
+	VPBROADCASTD 4484(R10), Z18
+	VPDPBUSD     Z18, Z17, Z14
+	VPDPBUSD     Z18, Z19, Z16
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (SI), Z17
+	VMULPS       Z17, Z1, Z1
+	VMULPS       (DI), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (SI), Z17
+	VMULPS       Z17, Z3, Z3
+	VMULPS       64(DI), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(SI), Z17
+	VMULPS       Z17, Z5, Z5
+	VMULPS       (DI), Z5, Z5
+	VMOVUPS      Z5, 2560(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(SI), Z17
+	VMULPS       Z17, Z7, Z7
+	VMULPS       64(DI), Z7, Z7
+	VMOVUPS      Z7, 2624(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(SI), Z17
+	VMULPS       Z17, Z9, Z9
+	VMULPS       (DI), Z9, Z9
+	VMOVUPS      Z9, 5120(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(SI), Z17
+	VMULPS       Z17, Z11, Z11
+	VMULPS       64(DI), Z11, Z11
+	VMOVUPS      Z11, 5184(AX)
+	VPSLLD       $0x08, Z14, Z14
+	VPADDD       Z14, Z13, Z13
+	VCVTDQ2PS    Z13, Z13
+	VBROADCASTSS 12(SI), Z17
+	VMULPS       Z17, Z13, Z13
+	VMULPS       (DI), Z13, Z13
+	VMOVUPS      Z13, 7680(AX)
+	VPSLLD       $0x08, Z16, Z16
+	VPADDD       Z16, Z15, Z15
+	VCVTDQ2PS    Z15, Z15
+	VBROADCASTSS 12(SI), Z17
+	VMULPS       Z17, Z15, Z15
+	VMULPS       64(DI), Z15, Z15
+	VMOVUPS      Z15, 7744(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreScaled4x4x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ bias+24(FP), BX
+	MOVQ unit+32(FP), SI
+	MOVQ scale+40(FP), DI
+	MOVQ blocks+48(FP), R8
+	MOVQ steps+56(FP), R9
+
+block:
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y8
+	VMOVDQU      32(R12), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VMULPS       (DI), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       32(DI), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       (DI), Y2, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       32(DI), Y3, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       (DI), Y4, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       32(DI), Y5, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VMULPS       (DI), Y6, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VMULPS       32(DI), Y7, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPBROADCASTD (BX), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(BX), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(BX), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(BX), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         DX, R10
+	MOVQ         R9, R11
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1280(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2560(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3840(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1284(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2564(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3844(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 1288(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 2568(R10), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 3848(R10), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 1292(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 2572(R10), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 3852(R10), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (SI), Y8
+	VMULPS       Y8, Y0, Y0
+	VMULPS       64(DI), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (SI), Y0
+	VMULPS       Y0, Y1, Y1
+	VMULPS       96(DI), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y2, Y2
+	VMULPS       64(DI), Y2, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       Y0, Y3, Y3
+	VMULPS       96(DI), Y3, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y4, Y4
+	VMULPS       64(DI), Y4, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       Y0, Y5, Y5
+	VMULPS       96(DI), Y5, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y6, Y6
+	VMULPS       64(DI), Y6, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(SI), Y0
+	VMULPS       Y0, Y7, Y7
+	VMULPS       96(DI), Y7, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF32x4x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VMOVUPS      (CX), Z8
+	VMOVUPS      64(CX), Z9
+	VBROADCASTSS (DI), Z10
+	VMULPS       Z10, Z8, Z11
+	VADDPS       Z11, Z0, Z0
+	VMULPS       Z10, Z9, Z10
+	VADDPS       Z10, Z1, Z1
+	VBROADCASTSS 2560(DI), Z10
+	VMULPS       Z10, Z8, Z11
+	VADDPS       Z11, Z2, Z2
+	VMULPS       Z10, Z9, Z10
+	VADDPS       Z10, Z3, Z3
+	VBROADCASTSS 5120(DI), Z10
+	VMULPS       Z10, Z8, Z11
+	VADDPS       Z11, Z4, Z4
+	VMULPS       Z10, Z9, Z10
+	VADDPS       Z10, Z5, Z5
+	VBROADCASTSS 7680(DI), Z10
+	VMULPS       Z10, Z8, Z8
+	VADDPS       Z8, Z6, Z6
+	VMULPS       Z10, Z9, Z8
+	VADDPS       Z8, Z7, Z7
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 2560(AX)
+	VMOVUPS      Z3, 2624(AX)
+	VMOVUPS      Z4, 5120(AX)
+	VMOVUPS      Z5, 5184(AX)
+	VMOVUPS      Z6, 7680(AX)
+	VMOVUPS      Z7, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x4x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z4
+	VBROADCASTSS (R8), Z5
+	VMULPS       Z5, Z4, Z5
+	VADDPS       Z5, Z0, Z0
+	VBROADCASTSS 2560(R8), Z5
+	VMULPS       Z5, Z4, Z5
+	VADDPS       Z5, Z1, Z1
+	VBROADCASTSS 5120(R8), Z5
+	VMULPS       Z5, Z4, Z5
+	VADDPS       Z5, Z2, Z2
+	VBROADCASTSS 7680(R8), Z5
+	VMULPS       Z5, Z4, Z4
+	VADDPS       Z4, Z3, Z3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(BX), Z4
+	VMULPS       2560(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 2560(AX)
+	VBROADCASTSS 8(BX), Z4
+	VMULPS       5120(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 5120(AX)
+	VBROADCASTSS 12(BX), Z4
+	VMULPS       7680(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 7680(AX)
+	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x4x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VMOVUPS      (CX), Z8
+	VMOVUPS      64(CX), Z9
+	VBROADCASTSS (R8), Z10
+	VMULPS       Z10, Z8, Z11
+	VADDPS       Z11, Z0, Z0
+	VMULPS       Z10, Z9, Z10
+	VADDPS       Z10, Z1, Z1
+	VBROADCASTSS 2560(R8), Z10
+	VMULPS       Z10, Z8, Z11
+	VADDPS       Z11, Z2, Z2
+	VMULPS       Z10, Z9, Z10
+	VADDPS       Z10, Z3, Z3
+	VBROADCASTSS 5120(R8), Z10
+	VMULPS       Z10, Z8, Z11
+	VADDPS       Z11, Z4, Z4
+	VMULPS       Z10, Z9, Z10
+	VADDPS       Z10, Z5, Z5
+	VBROADCASTSS 7680(R8), Z10
+	VMULPS       Z10, Z8, Z8
+	VADDPS       Z8, Z6, Z6
+	VMULPS       Z10, Z9, Z8
+	VADDPS       Z8, Z7, Z7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z8
+	VMULPS       (AX), Z8, Z8
+	VADDPS       Z0, Z8, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z8
+	VMULPS       64(AX), Z8, Z8
+	VADDPS       Z1, Z8, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(BX), Z8
+	VMULPS       2560(AX), Z8, Z8
+	VADDPS       Z2, Z8, Z2
+	VMOVUPS      Z2, 2560(AX)
+	VBROADCASTSS 4(BX), Z8
+	VMULPS       2624(AX), Z8, Z8
+	VADDPS       Z3, Z8, Z3
+	VMOVUPS      Z3, 2624(AX)
+	VBROADCASTSS 8(BX), Z8
+	VMULPS       5120(AX), Z8, Z8
+	VADDPS       Z4, Z8, Z4
+	VMOVUPS      Z4, 5120(AX)
+	VBROADCASTSS 8(BX), Z8
+	VMULPS       5184(AX), Z8, Z8
+	VADDPS       Z5, Z8, Z5
+	VMOVUPS      Z5, 5184(AX)
+	VBROADCASTSS 12(BX), Z8
+	VMULPS       7680(AX), Z8, Z8
+	VADDPS       Z6, Z8, Z6
+	VMOVUPS      Z6, 7680(AX)
+	VBROADCASTSS 12(BX), Z8
+	VMULPS       7744(AX), Z8, Z8
+	VADDPS       Z7, Z8, Z7
+	VMOVUPS      Z7, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreF16x4x2AVX512(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   DX, DI
+	MOVQ   SI, R8
+
+step0:
+	VCVTPH2PS    (CX), Z8
+	VCVTPH2PS    32(CX), Z9
+	VBROADCASTSS (DI), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS 2560(DI), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS 5120(DI), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS 7680(DI), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 2560(AX)
+	VMOVUPS      Z3, 2624(AX)
+	VMOVUPS      Z4, 5120(AX)
+	VMOVUPS      Z5, 5184(AX)
+	VMOVUPS      Z6, 7680(AX)
+	VMOVUPS      Z7, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x4x1AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z4
+	VBROADCASTSS (R8), Z5
+	VFMADD231PS  Z5, Z4, Z0
+	VBROADCASTSS 2560(R8), Z5
+	VFMADD231PS  Z5, Z4, Z1
+	VBROADCASTSS 5120(R8), Z5
+	VFMADD231PS  Z5, Z4, Z2
+	VBROADCASTSS 7680(R8), Z5
+	VFMADD231PS  Z5, Z4, Z3
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(BX), Z4
+	VMULPS       2560(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 2560(AX)
+	VBROADCASTSS 8(BX), Z4
+	VMULPS       5120(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 5120(AX)
+	VBROADCASTSS 12(BX), Z4
+	VMULPS       7680(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 7680(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x4x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Z8
+	VCVTPH2PS    32(CX), Z9
+	VBROADCASTSS (R8), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS 2560(R8), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS 5120(R8), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS 7680(R8), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Z8
+	VMULPS       (AX), Z8, Z8
+	VADDPS       Z0, Z8, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z8
+	VMULPS       64(AX), Z8, Z8
+	VADDPS       Z1, Z8, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(BX), Z8
+	VMULPS       2560(AX), Z8, Z8
+	VADDPS       Z2, Z8, Z2
+	VMOVUPS      Z2, 2560(AX)
+	VBROADCASTSS 4(BX), Z8
+	VMULPS       2624(AX), Z8, Z8
+	VADDPS       Z3, Z8, Z3
+	VMOVUPS      Z3, 2624(AX)
+	VBROADCASTSS 8(BX), Z8
+	VMULPS       5120(AX), Z8, Z8
+	VADDPS       Z4, Z8, Z4
+	VMOVUPS      Z4, 5120(AX)
+	VBROADCASTSS 8(BX), Z8
+	VMULPS       5184(AX), Z8, Z8
+	VADDPS       Z5, Z8, Z5
+	VMOVUPS      Z5, 5184(AX)
+	VBROADCASTSS 12(BX), Z8
+	VMULPS       7680(AX), Z8, Z8
+	VADDPS       Z6, Z8, Z6
+	VMOVUPS      Z6, 7680(AX)
+	VBROADCASTSS 12(BX), Z8
+	VMULPS       7744(AX), Z8, Z8
+	VADDPS       Z7, Z8, Z7
+	VMOVUPS      Z7, 7744(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·scoreF32x4x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VMOVUPS      (R9), Y8
+	VMOVUPS      32(R9), Y9
+	VBROADCASTSS (DI), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS 2560(DI), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS 5120(DI), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS 7680(DI), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y6, 7680(AX)
+	VMOVUPS      Y7, 7712(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VMOVUPS      64(CX), Y8
+	VMOVUPS      96(CX), Y9
+	VBROADCASTSS (DI), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS 2560(DI), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS 5120(DI), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS 7680(DI), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y6, 7744(AX)
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x4x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VMOVUPS      (CX), Y8
+	VMOVUPS      32(CX), Y9
+	VBROADCASTSS (R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS 2560(R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS 5120(R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS 7680(R8), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x4x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VMOVUPS      (R10), Y8
+	VMOVUPS      32(R10), Y9
+	VBROADCASTSS (R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS 2560(R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS 5120(R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS 7680(R8), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VMOVUPS      64(CX), Y8
+	VMOVUPS      96(CX), Y9
+	VBROADCASTSS (R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS 2560(R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS 5120(R8), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS 7680(R8), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y8
+	VMULPS       64(AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7744(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7776(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF16x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreF16x4x2AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ blocks+24(FP), BX
+	MOVQ steps+32(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  DX, DI
+	MOVQ  SI, R8
+	MOVQ  CX, R9
+
+step0:
+	VCVTPH2PS    (R9), Y8
+	VCVTPH2PS    16(R9), Y9
+	VBROADCASTSS (DI), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 2560(DI), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS 5120(DI), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS 7680(DI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, R9
+	DECQ         R8
+	JNZ          step0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y6, 7680(AX)
+	VMOVUPS      Y7, 7712(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVQ         DX, DI
+	MOVQ         SI, R8
+
+step1:
+	VCVTPH2PS    32(CX), Y8
+	VCVTPH2PS    48(CX), Y9
+	VBROADCASTSS (DI), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 2560(DI), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS 5120(DI), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS 7680(DI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DI
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y6, 7744(AX)
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x4x1AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+
+step0:
+	VCVTPH2PS    (CX), Y8
+	VCVTPH2PS    16(CX), Y9
+	VBROADCASTSS (R8), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 2560(R8), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS 5120(R8), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS 7680(R8), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x4x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ r+24(FP), BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  DX, R8
+	MOVQ  DI, R9
+	MOVQ  CX, R10
+
+step0:
+	VCVTPH2PS    (R10), Y8
+	VCVTPH2PS    16(R10), Y9
+	VBROADCASTSS (R8), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 2560(R8), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS 5120(R8), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS 7680(R8), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, R10
+	DECQ         R9
+	JNZ          step0
+	VBROADCASTSS (BX), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2560(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2560(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2592(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2592(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5120(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5120(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5152(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5152(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7680(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7680(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7712(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7712(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVQ         DX, R8
+	MOVQ         DI, R9
+
+step1:
+	VCVTPH2PS    32(CX), Y8
+	VCVTPH2PS    48(CX), Y9
+	VBROADCASTSS (R8), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS 2560(R8), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS 5120(R8), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS 7680(R8), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step1
+	VBROADCASTSS (BX), Y8
+	VMULPS       64(AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2624(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 2624(AX)
+	VBROADCASTSS 4(BX), Y0
+	VMULPS       2656(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 2656(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5184(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 5184(AX)
+	VBROADCASTSS 8(BX), Y0
+	VMULPS       5216(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 5216(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7744(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 7744(AX)
+	VBROADCASTSS 12(BX), Y0
+	VMULPS       7776(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 7776(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func softmaxx1AVX512(z *float32, m *float32, r *float32, l *float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxx1AVX512(SB), NOSPLIT, $0-32
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z9
+	VMAXPS        (AX), Z9, Z9
+	VMAXPS        64(AX), Z9, Z9
+	VMAXPS        128(AX), Z9, Z9
+	VMAXPS        192(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z9, Y10
+	VMAXPS        Y9, Y10, Y10
+	VEXTRACTF128  $0x01, Y10, X9
+	VMAXPS        X10, X9, X9
+	VPERMILPS     $0x4e, X9, X10
+	VMAXPS        X9, X10, X9
+	VPERMILPS     $0xb1, X9, X10
+	VMAXPS        X9, X10, X9
+	VBROADCASTSS  X9, Z10
+	VUNPCKLPS     X10, X10, X9
+	VUNPCKLPS     X10, X10, X11
+	VMOVLHPS      X11, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X11
+	VSUBPS        X11, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X11
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3d6357f7<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3e75fd26<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f317218<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f800000<>+0(SB), X11, X11
+	VPADDD        X8, X11, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z8
+	VSUBPS        Z10, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z11
+	VSUBPS        Z11, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z8, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z8, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z8, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z8, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z9, Z11, Z8
+	VMOVUPS       Z8, (AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       64(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z11
+	VSUBPS        Z1, Z11, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z11, Z12, Z9
+	VMOVUPS       Z9, 64(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       128(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z11
+	VSUBPS        Z1, Z11, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z11, Z12, Z9
+	VMOVUPS       Z9, 128(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       192(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z9, Z9
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z9, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z9
+	VMOVUPS       Z9, 192(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  (DX), Z0
+	VMULPS        (BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, (BX)
+	VZEROUPPER
+	RET
+
+DATA decodeWordc2c80000<>+0(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+4(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+8(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+12(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+16(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+20(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+24(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+28(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+32(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+36(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+40(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+44(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+48(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+52(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+56(SB)/4, $0xc2c80000
+DATA decodeWordc2c80000<>+60(SB)/4, $0xc2c80000
+GLOBL decodeWordc2c80000<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord4b400000<>+0(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+4(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+8(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+12(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+16(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+20(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+24(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+28(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+32(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+36(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+40(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+44(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+48(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+52(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+56(SB)/4, $0x4b400000
+DATA decodeWord4b400000<>+60(SB)/4, $0x4b400000
+GLOBL decodeWord4b400000<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord3f800000<>+0(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+4(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+8(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+12(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+16(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+20(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+24(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+28(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+32(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+36(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+40(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+44(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+48(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+52(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+56(SB)/4, $0x3f800000
+DATA decodeWord3f800000<>+60(SB)/4, $0x3f800000
+GLOBL decodeWord3f800000<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord3f317218<>+0(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+4(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+8(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+12(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+16(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+20(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+24(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+28(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+32(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+36(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+40(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+44(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+48(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+52(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+56(SB)/4, $0x3f317218
+DATA decodeWord3f317218<>+60(SB)/4, $0x3f317218
+GLOBL decodeWord3f317218<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord3e75fd26<>+0(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+4(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+8(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+12(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+16(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+20(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+24(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+28(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+32(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+36(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+40(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+44(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+48(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+52(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+56(SB)/4, $0x3e75fd26
+DATA decodeWord3e75fd26<>+60(SB)/4, $0x3e75fd26
+GLOBL decodeWord3e75fd26<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord3d6357f7<>+0(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+4(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+8(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+12(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+16(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+20(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+24(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+28(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+32(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+36(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+40(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+44(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+48(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+52(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+56(SB)/4, $0x3d6357f7
+DATA decodeWord3d6357f7<>+60(SB)/4, $0x3d6357f7
+GLOBL decodeWord3d6357f7<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord3c1e5fb0<>+0(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+4(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+8(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+12(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+16(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+20(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+24(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+28(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+32(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+36(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+40(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+44(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+48(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+52(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+56(SB)/4, $0x3c1e5fb0
+DATA decodeWord3c1e5fb0<>+60(SB)/4, $0x3c1e5fb0
+GLOBL decodeWord3c1e5fb0<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord3aaf6433<>+0(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+4(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+8(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+12(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+16(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+20(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+24(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+28(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+32(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+36(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+40(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+44(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+48(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+52(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+56(SB)/4, $0x3aaf6433
+DATA decodeWord3aaf6433<>+60(SB)/4, $0x3aaf6433
+GLOBL decodeWord3aaf6433<>(SB), RODATA|NOPTR, $64
+
+// func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxPlainx1AVX512(SB), NOSPLIT, $0-72
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z9
+	VMAXPS        (AX), Z9, Z9
+	VMAXPS        64(AX), Z9, Z9
+	VMAXPS        128(AX), Z9, Z9
+	VMAXPS        192(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z9, Y10
+	VMAXPS        Y9, Y10, Y10
+	VEXTRACTF128  $0x01, Y10, X9
+	VMAXPS        X10, X9, X9
+	VPERMILPS     $0x4e, X9, X10
+	VMAXPS        X9, X10, X9
+	VPERMILPS     $0xb1, X9, X10
+	VMAXPS        X9, X10, X9
+	VBROADCASTSS  X9, Z10
+	VUNPCKLPS     X10, X10, X9
+	VUNPCKLPS     X10, X10, X11
+	VMOVLHPS      X11, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X11
+	VSUBPS        X11, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X11
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3d6357f7<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3e75fd26<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f317218<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f800000<>+0(SB), X11, X11
+	VPADDD        X8, X11, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z8, Z11, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMOVUPS       64(AX), Z11
+	VSUBPS        Z10, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z12
+	VSUBPS        Z1, Z12, Z13
+	VSUBPS        Z13, Z11, Z11
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z11, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z12, Z13, Z11
+	VMOVUPS       Z11, 64(AX)
+	VADDPS        Z11, Z8, Z8
+	VMOVUPS       128(AX), Z12
+	VSUBPS        Z10, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z12, Z12
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z12, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z12
+	VMOVUPS       Z12, 128(AX)
+	VADDPS        Z12, Z8, Z8
+	VMOVUPS       192(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z13, Z13
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z13, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z13
+	VMOVUPS       Z13, 192(AX)
+	VADDPS        Z13, Z8, Z8
+	VBROADCASTSS  (DX), Z0
+	VMULPS        (BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, (BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+56(FP), X0
+	VMAXPS        Z9, Z11, Z1
+	VMAXPS        Z12, Z13, Z2
+	VMAXPS        Z2, Z1, Z1
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VMAXPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X1, X2, X1
+	VBROADCASTSS  X1, Z2
+	VUNPCKLPS     X2, X2, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+64(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z0, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z0, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z0, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z9, Z11, Z0
+	VPADDD        Z12, Z13, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z11, Z9, Z2
+	VPACKSSDW     Z13, Z12, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, (AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 640(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VZEROUPPER
+	RET
+
+DATA decodeWord0d800000<>+0(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+4(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+8(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+12(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+16(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+20(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+24(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+28(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+32(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+36(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+40(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+44(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+48(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+52(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+56(SB)/4, $0x0d800000
+DATA decodeWord0d800000<>+60(SB)/4, $0x0d800000
+GLOBL decodeWord0d800000<>(SB), RODATA|NOPTR, $64
+
+DATA decodePlane0<>+0(SB)/8, $0x1614121006040200
+DATA decodePlane0<>+8(SB)/8, $0x3634323026242220
+DATA decodePlane0<>+16(SB)/8, $0x1e1c1a180e0c0a08
+DATA decodePlane0<>+24(SB)/8, $0x3e3c3a382e2c2a28
+DATA decodePlane0<>+32(SB)/8, $0x5654525046444240
+DATA decodePlane0<>+40(SB)/8, $0x7674727066646260
+DATA decodePlane0<>+48(SB)/8, $0x5e5c5a584e4c4a48
+DATA decodePlane0<>+56(SB)/8, $0x7e7c7a786e6c6a68
+GLOBL decodePlane0<>(SB), RODATA|NOPTR, $64
+
+DATA decodePlane1<>+0(SB)/8, $0x1715131107050301
+DATA decodePlane1<>+8(SB)/8, $0x3735333127252321
+DATA decodePlane1<>+16(SB)/8, $0x1f1d1b190f0d0b09
+DATA decodePlane1<>+24(SB)/8, $0x3f3d3b392f2d2b29
+DATA decodePlane1<>+32(SB)/8, $0x5755535147454341
+DATA decodePlane1<>+40(SB)/8, $0x7775737167656361
+DATA decodePlane1<>+48(SB)/8, $0x5f5d5b594f4d4b49
+DATA decodePlane1<>+56(SB)/8, $0x7f7d7b796f6d6b69
+GLOBL decodePlane1<>(SB), RODATA|NOPTR, $64
+
+DATA decodeWord00800080<>+0(SB)/4, $0x00800080
+DATA decodeWord00800080<>+4(SB)/4, $0x00800080
+DATA decodeWord00800080<>+8(SB)/4, $0x00800080
+DATA decodeWord00800080<>+12(SB)/4, $0x00800080
+DATA decodeWord00800080<>+16(SB)/4, $0x00800080
+DATA decodeWord00800080<>+20(SB)/4, $0x00800080
+DATA decodeWord00800080<>+24(SB)/4, $0x00800080
+DATA decodeWord00800080<>+28(SB)/4, $0x00800080
+DATA decodeWord00800080<>+32(SB)/4, $0x00800080
+DATA decodeWord00800080<>+36(SB)/4, $0x00800080
+DATA decodeWord00800080<>+40(SB)/4, $0x00800080
+DATA decodeWord00800080<>+44(SB)/4, $0x00800080
+DATA decodeWord00800080<>+48(SB)/4, $0x00800080
+DATA decodeWord00800080<>+52(SB)/4, $0x00800080
+DATA decodeWord00800080<>+56(SB)/4, $0x00800080
+DATA decodeWord00800080<>+60(SB)/4, $0x00800080
+GLOBL decodeWord00800080<>(SB), RODATA|NOPTR, $64
+
+// func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-80
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z9
+	VMAXPS        (AX), Z9, Z9
+	VMAXPS        64(AX), Z9, Z9
+	VMAXPS        128(AX), Z9, Z9
+	VMAXPS        192(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z9, Y10
+	VMAXPS        Y9, Y10, Y10
+	VEXTRACTF128  $0x01, Y10, X9
+	VMAXPS        X10, X9, X9
+	VPERMILPS     $0x4e, X9, X10
+	VMAXPS        X9, X10, X9
+	VPERMILPS     $0xb1, X9, X10
+	VMAXPS        X9, X10, X9
+	VBROADCASTSS  X9, Z10
+	VUNPCKLPS     X10, X10, X9
+	VUNPCKLPS     X10, X10, X11
+	VMOVLHPS      X11, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X11
+	VSUBPS        X11, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X11
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3d6357f7<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3e75fd26<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f317218<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f800000<>+0(SB), X11, X11
+	VPADDD        X8, X11, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          scale+56(FP), CX
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z8, Z11, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (CX), Z9, Z9
+	VMOVUPS       64(AX), Z11
+	VSUBPS        Z10, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z12
+	VSUBPS        Z1, Z12, Z13
+	VSUBPS        Z13, Z11, Z11
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z11, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z12, Z13, Z11
+	VMOVUPS       Z11, 64(AX)
+	VADDPS        Z11, Z8, Z8
+	VMULPS        64(CX), Z11, Z11
+	VMOVUPS       128(AX), Z12
+	VSUBPS        Z10, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z12, Z12
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z12, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z12
+	VMOVUPS       Z12, 128(AX)
+	VADDPS        Z12, Z8, Z8
+	VMULPS        128(CX), Z12, Z12
+	VMOVUPS       192(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z13, Z13
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z13, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z13
+	VMOVUPS       Z13, 192(AX)
+	VADDPS        Z13, Z8, Z8
+	VMULPS        192(CX), Z13, Z13
+	VBROADCASTSS  (DX), Z0
+	VMULPS        (BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, (BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+64(FP), X0
+	VMAXPS        Z9, Z11, Z1
+	VMAXPS        Z12, Z13, Z2
+	VMAXPS        Z2, Z1, Z1
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VMAXPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X1, X2, X1
+	VBROADCASTSS  X1, Z2
+	VUNPCKLPS     X2, X2, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+72(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z0, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z0, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z0, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z9, Z11, Z0
+	VPADDD        Z12, Z13, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z11, Z9, Z2
+	VPACKSSDW     Z13, Z12, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, (AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 640(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VZEROUPPER
+	RET
+
+// func softmaxx2AVX512(z *float32, m *float32, r *float32, l *float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z9
+	VMAXPS        2560(AX), Z9, Z9
+	VMAXPS        2624(AX), Z9, Z9
+	VMAXPS        2688(AX), Z9, Z9
+	VMAXPS        2752(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VMAXPS        Y10, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X10
+	VMAXPS        X11, X10, X10
+	VPERMILPS     $0x4e, X10, X11
+	VMAXPS        X10, X11, X10
+	VPERMILPS     $0xb1, X10, X11
+	VMAXPS        X10, X11, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z9, Y11
+	VMAXPS        Y9, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X9
+	VMAXPS        X11, X9, X9
+	VPERMILPS     $0x4e, X9, X11
+	VMAXPS        X9, X11, X9
+	VPERMILPS     $0xb1, X9, X11
+	VMAXPS        X9, X11, X9
+	VBROADCASTSS  X9, Z11
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X11, X11, X12
+	VMOVLHPS      X12, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X12
+	VSUBPS        X12, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X12
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3d6357f7<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3e75fd26<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f317218<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f800000<>+0(SB), X12, X12
+	VPADDD        X8, X12, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z8
+	VSUBPS        Z10, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z12
+	VSUBPS        Z12, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z8, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z8, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z8, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z8, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z9, Z12, Z8
+	VMOVUPS       Z8, (AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       64(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z12
+	VSUBPS        Z1, Z12, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z12, Z13, Z9
+	VMOVUPS       Z9, 64(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       128(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z12
+	VSUBPS        Z1, Z12, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z12, Z13, Z9
+	VMOVUPS       Z9, 128(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       192(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z10, Z12, Z9
+	VMOVUPS       Z9, 192(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  (DX), Z9
+	VMULPS        (BX), Z9, Z9
+	VADDPS        Z8, Z9, Z9
+	VMOVUPS       Z9, (BX)
+	VMOVUPS       2560(AX), Z8
+	VSUBPS        Z11, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z10
+	VSUBPS        Z10, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z10
+	VADDPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z5, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z4, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z3, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z2, Z10, Z10
+	VPADDD        Z9, Z10, Z8
+	VMOVUPS       Z8, 2560(AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       2624(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z10, Z12, Z9
+	VMOVUPS       Z9, 2624(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       2688(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z10, Z12, Z9
+	VMOVUPS       Z9, 2688(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       2752(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z9, Z9
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z9, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z9
+	VMOVUPS       Z9, 2752(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  4(DX), Z0
+	VMULPS        64(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 64(BX)
+	VZEROUPPER
+	RET
+
+// func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z9
+	VMAXPS        2560(AX), Z9, Z9
+	VMAXPS        2624(AX), Z9, Z9
+	VMAXPS        2688(AX), Z9, Z9
+	VMAXPS        2752(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VMAXPS        Y10, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X10
+	VMAXPS        X11, X10, X10
+	VPERMILPS     $0x4e, X10, X11
+	VMAXPS        X10, X11, X10
+	VPERMILPS     $0xb1, X10, X11
+	VMAXPS        X10, X11, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z9, Y11
+	VMAXPS        Y9, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X9
+	VMAXPS        X11, X9, X9
+	VPERMILPS     $0x4e, X9, X11
+	VMAXPS        X9, X11, X9
+	VPERMILPS     $0xb1, X9, X11
+	VMAXPS        X9, X11, X9
+	VBROADCASTSS  X9, Z11
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X11, X11, X12
+	VMOVLHPS      X12, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X12
+	VSUBPS        X12, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X12
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3d6357f7<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3e75fd26<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f317218<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f800000<>+0(SB), X12, X12
+	VPADDD        X8, X12, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z8, Z12, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMOVUPS       64(AX), Z12
+	VSUBPS        Z10, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z12, Z12
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z12, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z12
+	VMOVUPS       Z12, 64(AX)
+	VADDPS        Z12, Z8, Z8
+	VMOVUPS       128(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z13, Z13
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z13, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z13
+	VMOVUPS       Z13, 128(AX)
+	VADDPS        Z13, Z8, Z8
+	VMOVUPS       192(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z10
+	VSUBPS        Z1, Z10, Z15
+	VSUBPS        Z15, Z14, Z14
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z14, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z10, Z15, Z14
+	VMOVUPS       Z14, 192(AX)
+	VADDPS        Z14, Z8, Z8
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       2560(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z15
+	VSUBPS        Z15, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z8, Z15, Z10
+	VMOVUPS       Z10, 2560(AX)
+	VMOVAPS       Z10, Z8
+	VMOVUPS       2624(AX), Z15
+	VSUBPS        Z11, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z16
+	VSUBPS        Z1, Z16, Z17
+	VSUBPS        Z17, Z15, Z15
+	VPSLLD        $0x17, Z16, Z16
+	VMULPS        Z7, Z15, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z16, Z17, Z15
+	VMOVUPS       Z15, 2624(AX)
+	VADDPS        Z15, Z8, Z8
+	VMOVUPS       2688(AX), Z16
+	VSUBPS        Z11, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z17
+	VSUBPS        Z1, Z17, Z18
+	VSUBPS        Z18, Z16, Z16
+	VPSLLD        $0x17, Z17, Z17
+	VMULPS        Z7, Z16, Z18
+	VADDPS        Z6, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z5, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z4, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z3, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z2, Z18, Z18
+	VPADDD        Z17, Z18, Z16
+	VMOVUPS       Z16, 2688(AX)
+	VADDPS        Z16, Z8, Z8
+	VMOVUPS       2752(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z17, Z17
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z17, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z17
+	VMOVUPS       Z17, 2752(AX)
+	VADDPS        Z17, Z8, Z8
+	VBROADCASTSS  4(DX), Z0
+	VMULPS        64(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 64(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+56(FP), X0
+	VMAXPS        Z9, Z12, Z1
+	VMAXPS        Z13, Z14, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z15, Z2
+	VMAXPS        Z16, Z17, Z3
+	VMAXPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z1, Y3
+	VMAXPS        Y1, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X1
+	VMAXPS        X3, X1, X1
+	VPERMILPS     $0x4e, X1, X3
+	VMAXPS        X1, X3, X1
+	VPERMILPS     $0xb1, X1, X3
+	VMAXPS        X1, X3, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VMAXPS        Y2, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X2
+	VMAXPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VMAXPS        X2, X3, X2
+	VPERMILPS     $0xb1, X2, X3
+	VMAXPS        X2, X3, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+64(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z2, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z2, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z9, Z12, Z2
+	VPADDD        Z13, Z14, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z12, Z9, Z3
+	VPACKSSDW     Z14, Z13, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, (AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 640(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, (DX)
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z0, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z0, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VMULPS        Z0, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VPADDD        Z10, Z15, Z0
+	VPADDD        Z16, Z17, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z15, Z10, Z2
+	VPACKSSDW     Z17, Z16, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, 1280(AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VZEROUPPER
+	RET
+
+// func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z9
+	VMAXPS        2560(AX), Z9, Z9
+	VMAXPS        2624(AX), Z9, Z9
+	VMAXPS        2688(AX), Z9, Z9
+	VMAXPS        2752(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VMAXPS        Y10, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X10
+	VMAXPS        X11, X10, X10
+	VPERMILPS     $0x4e, X10, X11
+	VMAXPS        X10, X11, X10
+	VPERMILPS     $0xb1, X10, X11
+	VMAXPS        X10, X11, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z9, Y11
+	VMAXPS        Y9, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X9
+	VMAXPS        X11, X9, X9
+	VPERMILPS     $0x4e, X9, X11
+	VMAXPS        X9, X11, X9
+	VPERMILPS     $0xb1, X9, X11
+	VMAXPS        X9, X11, X9
+	VBROADCASTSS  X9, Z11
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X11, X11, X12
+	VMOVLHPS      X12, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X12
+	VSUBPS        X12, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X12
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3d6357f7<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3e75fd26<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f317218<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f800000<>+0(SB), X12, X12
+	VPADDD        X8, X12, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          scale+56(FP), CX
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z8, Z12, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (CX), Z9, Z9
+	VMOVUPS       64(AX), Z12
+	VSUBPS        Z10, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z12, Z12
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z12, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z12
+	VMOVUPS       Z12, 64(AX)
+	VADDPS        Z12, Z8, Z8
+	VMULPS        64(CX), Z12, Z12
+	VMOVUPS       128(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z13, Z13
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z13, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z13
+	VMOVUPS       Z13, 128(AX)
+	VADDPS        Z13, Z8, Z8
+	VMULPS        128(CX), Z13, Z13
+	VMOVUPS       192(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z10
+	VSUBPS        Z1, Z10, Z15
+	VSUBPS        Z15, Z14, Z14
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z14, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z10, Z15, Z14
+	VMOVUPS       Z14, 192(AX)
+	VADDPS        Z14, Z8, Z8
+	VMULPS        192(CX), Z14, Z14
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       2560(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z15
+	VSUBPS        Z15, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z8, Z15, Z10
+	VMOVUPS       Z10, 2560(AX)
+	VMOVAPS       Z10, Z8
+	VMULPS        (CX), Z10, Z10
+	VMOVUPS       2624(AX), Z15
+	VSUBPS        Z11, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z16
+	VSUBPS        Z1, Z16, Z17
+	VSUBPS        Z17, Z15, Z15
+	VPSLLD        $0x17, Z16, Z16
+	VMULPS        Z7, Z15, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z16, Z17, Z15
+	VMOVUPS       Z15, 2624(AX)
+	VADDPS        Z15, Z8, Z8
+	VMULPS        64(CX), Z15, Z15
+	VMOVUPS       2688(AX), Z16
+	VSUBPS        Z11, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z17
+	VSUBPS        Z1, Z17, Z18
+	VSUBPS        Z18, Z16, Z16
+	VPSLLD        $0x17, Z17, Z17
+	VMULPS        Z7, Z16, Z18
+	VADDPS        Z6, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z5, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z4, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z3, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z2, Z18, Z18
+	VPADDD        Z17, Z18, Z16
+	VMOVUPS       Z16, 2688(AX)
+	VADDPS        Z16, Z8, Z8
+	VMULPS        128(CX), Z16, Z16
+	VMOVUPS       2752(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z17, Z17
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z17, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z17
+	VMOVUPS       Z17, 2752(AX)
+	VADDPS        Z17, Z8, Z8
+	VMULPS        192(CX), Z17, Z17
+	VBROADCASTSS  4(DX), Z0
+	VMULPS        64(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 64(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+64(FP), X0
+	VMAXPS        Z9, Z12, Z1
+	VMAXPS        Z13, Z14, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z15, Z2
+	VMAXPS        Z16, Z17, Z3
+	VMAXPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z1, Y3
+	VMAXPS        Y1, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X1
+	VMAXPS        X3, X1, X1
+	VPERMILPS     $0x4e, X1, X3
+	VMAXPS        X1, X3, X1
+	VPERMILPS     $0xb1, X1, X3
+	VMAXPS        X1, X3, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VMAXPS        Y2, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X2
+	VMAXPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VMAXPS        X2, X3, X2
+	VPERMILPS     $0xb1, X2, X3
+	VMAXPS        X2, X3, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+72(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z2, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z2, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z9, Z12, Z2
+	VPADDD        Z13, Z14, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z12, Z9, Z3
+	VPACKSSDW     Z14, Z13, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, (AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 640(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, (DX)
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z0, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z0, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VMULPS        Z0, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VPADDD        Z10, Z15, Z0
+	VPADDD        Z16, Z17, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z15, Z10, Z2
+	VPACKSSDW     Z17, Z16, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, 1280(AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VZEROUPPER
+	RET
+
+// func softmaxx3AVX512(z *float32, m *float32, r *float32, l *float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        2560(AX), Z11, Z11
+	VMAXPS        2624(AX), Z11, Z11
+	VMAXPS        2688(AX), Z11, Z11
+	VMAXPS        2752(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z9
+	VMAXPS        5120(AX), Z9, Z9
+	VMAXPS        5184(AX), Z9, Z9
+	VMAXPS        5248(AX), Z9, Z9
+	VMAXPS        5312(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y12
+	VMAXPS        Y10, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X10
+	VMAXPS        X12, X10, X10
+	VPERMILPS     $0x4e, X10, X12
+	VMAXPS        X10, X12, X10
+	VPERMILPS     $0xb1, X10, X12
+	VMAXPS        X10, X12, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y12
+	VMAXPS        Y11, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X11
+	VMAXPS        X12, X11, X11
+	VPERMILPS     $0x4e, X11, X12
+	VMAXPS        X11, X12, X11
+	VPERMILPS     $0xb1, X11, X12
+	VMAXPS        X11, X12, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z9, Y12
+	VMAXPS        Y9, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X9
+	VMAXPS        X12, X9, X9
+	VPERMILPS     $0x4e, X9, X12
+	VMAXPS        X9, X12, X9
+	VPERMILPS     $0xb1, X9, X12
+	VMAXPS        X9, X12, X9
+	VBROADCASTSS  X9, Z12
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X12, X12, X13
+	VMOVLHPS      X13, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X13
+	VSUBPS        X13, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X13
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3d6357f7<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3e75fd26<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f317218<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f800000<>+0(SB), X13, X13
+	VPADDD        X8, X13, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z8
+	VSUBPS        Z10, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z13
+	VSUBPS        Z13, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z8, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z8, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z8, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z8, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z9, Z13, Z8
+	VMOVUPS       Z8, (AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       64(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z9
+	VMOVUPS       Z9, 64(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       128(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z9
+	VMOVUPS       Z9, 128(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       192(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z10, Z13, Z9
+	VMOVUPS       Z9, 192(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  (DX), Z9
+	VMULPS        (BX), Z9, Z9
+	VADDPS        Z8, Z9, Z9
+	VMOVUPS       Z9, (BX)
+	VMOVUPS       2560(AX), Z8
+	VSUBPS        Z11, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z10
+	VSUBPS        Z10, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z10
+	VADDPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z5, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z4, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z3, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z2, Z10, Z10
+	VPADDD        Z9, Z10, Z8
+	VMOVUPS       Z8, 2560(AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       2624(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z10, Z13, Z9
+	VMOVUPS       Z9, 2624(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       2688(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z10, Z13, Z9
+	VMOVUPS       Z9, 2688(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       2752(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 2752(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  4(DX), Z9
+	VMULPS        64(BX), Z9, Z9
+	VADDPS        Z8, Z9, Z9
+	VMOVUPS       Z9, 64(BX)
+	VMOVUPS       5120(AX), Z8
+	VSUBPS        Z12, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z10
+	VSUBPS        Z10, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z10
+	VADDPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z5, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z4, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z3, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z2, Z10, Z10
+	VPADDD        Z9, Z10, Z8
+	VMOVUPS       Z8, 5120(AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       5184(AX), Z9
+	VSUBPS        Z12, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 5184(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       5248(AX), Z9
+	VSUBPS        Z12, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 5248(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       5312(AX), Z9
+	VSUBPS        Z12, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z9, Z9
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z9, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z9
+	VMOVUPS       Z9, 5312(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  8(DX), Z0
+	VMULPS        128(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 128(BX)
+	VZEROUPPER
+	RET
+
+// func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        2560(AX), Z11, Z11
+	VMAXPS        2624(AX), Z11, Z11
+	VMAXPS        2688(AX), Z11, Z11
+	VMAXPS        2752(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z9
+	VMAXPS        5120(AX), Z9, Z9
+	VMAXPS        5184(AX), Z9, Z9
+	VMAXPS        5248(AX), Z9, Z9
+	VMAXPS        5312(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y12
+	VMAXPS        Y10, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X10
+	VMAXPS        X12, X10, X10
+	VPERMILPS     $0x4e, X10, X12
+	VMAXPS        X10, X12, X10
+	VPERMILPS     $0xb1, X10, X12
+	VMAXPS        X10, X12, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y12
+	VMAXPS        Y11, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X11
+	VMAXPS        X12, X11, X11
+	VPERMILPS     $0x4e, X11, X12
+	VMAXPS        X11, X12, X11
+	VPERMILPS     $0xb1, X11, X12
+	VMAXPS        X11, X12, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z9, Y12
+	VMAXPS        Y9, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X9
+	VMAXPS        X12, X9, X9
+	VPERMILPS     $0x4e, X9, X12
+	VMAXPS        X9, X12, X9
+	VPERMILPS     $0xb1, X9, X12
+	VMAXPS        X9, X12, X9
+	VBROADCASTSS  X9, Z12
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X12, X12, X13
+	VMOVLHPS      X13, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X13
+	VSUBPS        X13, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X13
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3d6357f7<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3e75fd26<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f317218<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f800000<>+0(SB), X13, X13
+	VPADDD        X8, X13, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z8, Z13, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMOVUPS       64(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z13, Z13
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z13, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z13
+	VMOVUPS       Z13, 64(AX)
+	VADDPS        Z13, Z8, Z8
+	VMOVUPS       128(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z15
+	VSUBPS        Z1, Z15, Z16
+	VSUBPS        Z16, Z14, Z14
+	VPSLLD        $0x17, Z15, Z15
+	VMULPS        Z7, Z14, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z15, Z16, Z14
+	VMOVUPS       Z14, 128(AX)
+	VADDPS        Z14, Z8, Z8
+	VMOVUPS       192(AX), Z15
+	VSUBPS        Z10, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z10
+	VSUBPS        Z1, Z10, Z16
+	VSUBPS        Z16, Z15, Z15
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z15, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z10, Z16, Z15
+	VMOVUPS       Z15, 192(AX)
+	VADDPS        Z15, Z8, Z8
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       2560(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z16
+	VSUBPS        Z16, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z8, Z16, Z10
+	VMOVUPS       Z10, 2560(AX)
+	VMOVAPS       Z10, Z8
+	VMOVUPS       2624(AX), Z16
+	VSUBPS        Z11, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z17
+	VSUBPS        Z1, Z17, Z18
+	VSUBPS        Z18, Z16, Z16
+	VPSLLD        $0x17, Z17, Z17
+	VMULPS        Z7, Z16, Z18
+	VADDPS        Z6, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z5, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z4, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z3, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z2, Z18, Z18
+	VPADDD        Z17, Z18, Z16
+	VMOVUPS       Z16, 2624(AX)
+	VADDPS        Z16, Z8, Z8
+	VMOVUPS       2688(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z18
+	VSUBPS        Z1, Z18, Z19
+	VSUBPS        Z19, Z17, Z17
+	VPSLLD        $0x17, Z18, Z18
+	VMULPS        Z7, Z17, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z18, Z19, Z17
+	VMOVUPS       Z17, 2688(AX)
+	VADDPS        Z17, Z8, Z8
+	VMOVUPS       2752(AX), Z18
+	VSUBPS        Z11, Z18, Z18
+	VMAXPS        Z0, Z18, Z18
+	VADDPS        Z1, Z18, Z11
+	VSUBPS        Z1, Z11, Z19
+	VSUBPS        Z19, Z18, Z18
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z18, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z11, Z19, Z18
+	VMOVUPS       Z18, 2752(AX)
+	VADDPS        Z18, Z8, Z8
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        64(BX), Z11, Z11
+	VADDPS        Z8, Z11, Z11
+	VMOVUPS       Z11, 64(BX)
+	VMOVUPS       5120(AX), Z11
+	VSUBPS        Z12, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z8
+	VSUBPS        Z1, Z8, Z19
+	VSUBPS        Z19, Z11, Z11
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z11, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z8, Z19, Z11
+	VMOVUPS       Z11, 5120(AX)
+	VMOVAPS       Z11, Z8
+	VMOVUPS       5184(AX), Z19
+	VSUBPS        Z12, Z19, Z19
+	VMAXPS        Z0, Z19, Z19
+	VADDPS        Z1, Z19, Z20
+	VSUBPS        Z1, Z20, Z21
+	VSUBPS        Z21, Z19, Z19
+	VPSLLD        $0x17, Z20, Z20
+	VMULPS        Z7, Z19, Z21
+	VADDPS        Z6, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z5, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z4, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z3, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z2, Z21, Z21
+	VPADDD        Z20, Z21, Z19
+	VMOVUPS       Z19, 5184(AX)
+	VADDPS        Z19, Z8, Z8
+	VMOVUPS       5248(AX), Z20
+	VSUBPS        Z12, Z20, Z20
+	VMAXPS        Z0, Z20, Z20
+	VADDPS        Z1, Z20, Z21
+	VSUBPS        Z1, Z21, Z22
+	VSUBPS        Z22, Z20, Z20
+	VPSLLD        $0x17, Z21, Z21
+	VMULPS        Z7, Z20, Z22
+	VADDPS        Z6, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z5, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z4, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z3, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z2, Z22, Z22
+	VPADDD        Z21, Z22, Z20
+	VMOVUPS       Z20, 5248(AX)
+	VADDPS        Z20, Z8, Z8
+	VMOVUPS       5312(AX), Z21
+	VSUBPS        Z12, Z21, Z21
+	VMAXPS        Z0, Z21, Z21
+	VADDPS        Z1, Z21, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z21, Z21
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z21, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z21
+	VMOVUPS       Z21, 5312(AX)
+	VADDPS        Z21, Z8, Z8
+	VBROADCASTSS  8(DX), Z0
+	VMULPS        128(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 128(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+56(FP), X0
+	VMAXPS        Z9, Z13, Z1
+	VMAXPS        Z14, Z15, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z16, Z3
+	VMAXPS        Z17, Z18, Z2
+	VMAXPS        Z2, Z3, Z3
+	VMAXPS        Z11, Z19, Z2
+	VMAXPS        Z20, Z21, Z4
+	VMAXPS        Z4, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VMAXPS        Y1, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X1
+	VMAXPS        X4, X1, X1
+	VPERMILPS     $0x4e, X1, X4
+	VMAXPS        X1, X4, X1
+	VPERMILPS     $0xb1, X1, X4
+	VMAXPS        X1, X4, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VMAXPS        Y2, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X2
+	VMAXPS        X4, X2, X2
+	VPERMILPS     $0x4e, X2, X4
+	VMAXPS        X2, X4, X2
+	VPERMILPS     $0xb1, X2, X4
+	VMAXPS        X2, X4, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X3, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+64(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z2, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z2, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VPADDD        Z9, Z13, Z2
+	VPADDD        Z14, Z15, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z13, Z9, Z3
+	VPACKSSDW     Z15, Z14, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, (AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 640(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, (DX)
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z2, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VMULPS        Z2, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VMULPS        Z2, Z18, Z18
+	VCVTPS2DQ     Z18, Z18
+	VPADDD        Z10, Z16, Z2
+	VPADDD        Z17, Z18, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z16, Z10, Z3
+	VPACKSSDW     Z18, Z17, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1280(AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, 4(DX)
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z0, Z19, Z19
+	VCVTPS2DQ     Z19, Z19
+	VMULPS        Z0, Z20, Z20
+	VCVTPS2DQ     Z20, Z20
+	VMULPS        Z0, Z21, Z21
+	VCVTPS2DQ     Z21, Z21
+	VPADDD        Z11, Z19, Z0
+	VPADDD        Z20, Z21, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z19, Z11, Z2
+	VPACKSSDW     Z21, Z20, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, 2560(AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 3200(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 8(DX)
+	VZEROUPPER
+	RET
+
+// func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        2560(AX), Z11, Z11
+	VMAXPS        2624(AX), Z11, Z11
+	VMAXPS        2688(AX), Z11, Z11
+	VMAXPS        2752(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z9
+	VMAXPS        5120(AX), Z9, Z9
+	VMAXPS        5184(AX), Z9, Z9
+	VMAXPS        5248(AX), Z9, Z9
+	VMAXPS        5312(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y12
+	VMAXPS        Y10, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X10
+	VMAXPS        X12, X10, X10
+	VPERMILPS     $0x4e, X10, X12
+	VMAXPS        X10, X12, X10
+	VPERMILPS     $0xb1, X10, X12
+	VMAXPS        X10, X12, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y12
+	VMAXPS        Y11, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X11
+	VMAXPS        X12, X11, X11
+	VPERMILPS     $0x4e, X11, X12
+	VMAXPS        X11, X12, X11
+	VPERMILPS     $0xb1, X11, X12
+	VMAXPS        X11, X12, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z9, Y12
+	VMAXPS        Y9, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X9
+	VMAXPS        X12, X9, X9
+	VPERMILPS     $0x4e, X9, X12
+	VMAXPS        X9, X12, X9
+	VPERMILPS     $0xb1, X9, X12
+	VMAXPS        X9, X12, X9
+	VBROADCASTSS  X9, Z12
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X12, X12, X13
+	VMOVLHPS      X13, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X13
+	VSUBPS        X13, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X13
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3d6357f7<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3e75fd26<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f317218<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f800000<>+0(SB), X13, X13
+	VPADDD        X8, X13, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          scale+56(FP), CX
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z8, Z13, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (CX), Z9, Z9
+	VMOVUPS       64(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z13, Z13
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z13, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z13
+	VMOVUPS       Z13, 64(AX)
+	VADDPS        Z13, Z8, Z8
+	VMULPS        64(CX), Z13, Z13
+	VMOVUPS       128(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z15
+	VSUBPS        Z1, Z15, Z16
+	VSUBPS        Z16, Z14, Z14
+	VPSLLD        $0x17, Z15, Z15
+	VMULPS        Z7, Z14, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z15, Z16, Z14
+	VMOVUPS       Z14, 128(AX)
+	VADDPS        Z14, Z8, Z8
+	VMULPS        128(CX), Z14, Z14
+	VMOVUPS       192(AX), Z15
+	VSUBPS        Z10, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z10
+	VSUBPS        Z1, Z10, Z16
+	VSUBPS        Z16, Z15, Z15
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z15, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z10, Z16, Z15
+	VMOVUPS       Z15, 192(AX)
+	VADDPS        Z15, Z8, Z8
+	VMULPS        192(CX), Z15, Z15
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       2560(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z16
+	VSUBPS        Z16, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z8, Z16, Z10
+	VMOVUPS       Z10, 2560(AX)
+	VMOVAPS       Z10, Z8
+	VMULPS        (CX), Z10, Z10
+	VMOVUPS       2624(AX), Z16
+	VSUBPS        Z11, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z17
+	VSUBPS        Z1, Z17, Z18
+	VSUBPS        Z18, Z16, Z16
+	VPSLLD        $0x17, Z17, Z17
+	VMULPS        Z7, Z16, Z18
+	VADDPS        Z6, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z5, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z4, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z3, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z2, Z18, Z18
+	VPADDD        Z17, Z18, Z16
+	VMOVUPS       Z16, 2624(AX)
+	VADDPS        Z16, Z8, Z8
+	VMULPS        64(CX), Z16, Z16
+	VMOVUPS       2688(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z18
+	VSUBPS        Z1, Z18, Z19
+	VSUBPS        Z19, Z17, Z17
+	VPSLLD        $0x17, Z18, Z18
+	VMULPS        Z7, Z17, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z18, Z19, Z17
+	VMOVUPS       Z17, 2688(AX)
+	VADDPS        Z17, Z8, Z8
+	VMULPS        128(CX), Z17, Z17
+	VMOVUPS       2752(AX), Z18
+	VSUBPS        Z11, Z18, Z18
+	VMAXPS        Z0, Z18, Z18
+	VADDPS        Z1, Z18, Z11
+	VSUBPS        Z1, Z11, Z19
+	VSUBPS        Z19, Z18, Z18
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z18, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z11, Z19, Z18
+	VMOVUPS       Z18, 2752(AX)
+	VADDPS        Z18, Z8, Z8
+	VMULPS        192(CX), Z18, Z18
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        64(BX), Z11, Z11
+	VADDPS        Z8, Z11, Z11
+	VMOVUPS       Z11, 64(BX)
+	VMOVUPS       5120(AX), Z11
+	VSUBPS        Z12, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z8
+	VSUBPS        Z1, Z8, Z19
+	VSUBPS        Z19, Z11, Z11
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z11, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z8, Z19, Z11
+	VMOVUPS       Z11, 5120(AX)
+	VMOVAPS       Z11, Z8
+	VMULPS        (CX), Z11, Z11
+	VMOVUPS       5184(AX), Z19
+	VSUBPS        Z12, Z19, Z19
+	VMAXPS        Z0, Z19, Z19
+	VADDPS        Z1, Z19, Z20
+	VSUBPS        Z1, Z20, Z21
+	VSUBPS        Z21, Z19, Z19
+	VPSLLD        $0x17, Z20, Z20
+	VMULPS        Z7, Z19, Z21
+	VADDPS        Z6, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z5, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z4, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z3, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z2, Z21, Z21
+	VPADDD        Z20, Z21, Z19
+	VMOVUPS       Z19, 5184(AX)
+	VADDPS        Z19, Z8, Z8
+	VMULPS        64(CX), Z19, Z19
+	VMOVUPS       5248(AX), Z20
+	VSUBPS        Z12, Z20, Z20
+	VMAXPS        Z0, Z20, Z20
+	VADDPS        Z1, Z20, Z21
+	VSUBPS        Z1, Z21, Z22
+	VSUBPS        Z22, Z20, Z20
+	VPSLLD        $0x17, Z21, Z21
+	VMULPS        Z7, Z20, Z22
+	VADDPS        Z6, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z5, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z4, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z3, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z2, Z22, Z22
+	VPADDD        Z21, Z22, Z20
+	VMOVUPS       Z20, 5248(AX)
+	VADDPS        Z20, Z8, Z8
+	VMULPS        128(CX), Z20, Z20
+	VMOVUPS       5312(AX), Z21
+	VSUBPS        Z12, Z21, Z21
+	VMAXPS        Z0, Z21, Z21
+	VADDPS        Z1, Z21, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z21, Z21
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z21, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z21
+	VMOVUPS       Z21, 5312(AX)
+	VADDPS        Z21, Z8, Z8
+	VMULPS        192(CX), Z21, Z21
+	VBROADCASTSS  8(DX), Z0
+	VMULPS        128(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 128(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+64(FP), X0
+	VMAXPS        Z9, Z13, Z1
+	VMAXPS        Z14, Z15, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z16, Z3
+	VMAXPS        Z17, Z18, Z2
+	VMAXPS        Z2, Z3, Z3
+	VMAXPS        Z11, Z19, Z2
+	VMAXPS        Z20, Z21, Z4
+	VMAXPS        Z4, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VMAXPS        Y1, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X1
+	VMAXPS        X4, X1, X1
+	VPERMILPS     $0x4e, X1, X4
+	VMAXPS        X1, X4, X1
+	VPERMILPS     $0xb1, X1, X4
+	VMAXPS        X1, X4, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VMAXPS        Y2, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X2
+	VMAXPS        X4, X2, X2
+	VPERMILPS     $0x4e, X2, X4
+	VMAXPS        X2, X4, X2
+	VPERMILPS     $0xb1, X2, X4
+	VMAXPS        X2, X4, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X3, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+72(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z2, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z2, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VPADDD        Z9, Z13, Z2
+	VPADDD        Z14, Z15, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z13, Z9, Z3
+	VPACKSSDW     Z15, Z14, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, (AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 640(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, (DX)
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z2, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VMULPS        Z2, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VMULPS        Z2, Z18, Z18
+	VCVTPS2DQ     Z18, Z18
+	VPADDD        Z10, Z16, Z2
+	VPADDD        Z17, Z18, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z16, Z10, Z3
+	VPACKSSDW     Z18, Z17, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1280(AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, 4(DX)
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z0, Z19, Z19
+	VCVTPS2DQ     Z19, Z19
+	VMULPS        Z0, Z20, Z20
+	VCVTPS2DQ     Z20, Z20
+	VMULPS        Z0, Z21, Z21
+	VCVTPS2DQ     Z21, Z21
+	VPADDD        Z11, Z19, Z0
+	VPADDD        Z20, Z21, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z19, Z11, Z2
+	VPACKSSDW     Z21, Z20, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, 2560(AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 3200(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 8(DX)
+	VZEROUPPER
+	RET
+
+// func softmaxx4AVX512(z *float32, m *float32, r *float32, l *float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        2560(AX), Z11, Z11
+	VMAXPS        2624(AX), Z11, Z11
+	VMAXPS        2688(AX), Z11, Z11
+	VMAXPS        2752(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z12
+	VMAXPS        5120(AX), Z12, Z12
+	VMAXPS        5184(AX), Z12, Z12
+	VMAXPS        5248(AX), Z12, Z12
+	VMAXPS        5312(AX), Z12, Z12
+	VBROADCASTSS  12(CX), Z9
+	VMAXPS        7680(AX), Z9, Z9
+	VMAXPS        7744(AX), Z9, Z9
+	VMAXPS        7808(AX), Z9, Z9
+	VMAXPS        7872(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y13
+	VMAXPS        Y10, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X10
+	VMAXPS        X13, X10, X10
+	VPERMILPS     $0x4e, X10, X13
+	VMAXPS        X10, X13, X10
+	VPERMILPS     $0xb1, X10, X13
+	VMAXPS        X10, X13, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y13
+	VMAXPS        Y11, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X11
+	VMAXPS        X13, X11, X11
+	VPERMILPS     $0x4e, X11, X13
+	VMAXPS        X11, X13, X11
+	VPERMILPS     $0xb1, X11, X13
+	VMAXPS        X11, X13, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z12, Y13
+	VMAXPS        Y12, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X12
+	VMAXPS        X13, X12, X12
+	VPERMILPS     $0x4e, X12, X13
+	VMAXPS        X12, X13, X12
+	VPERMILPS     $0xb1, X12, X13
+	VMAXPS        X12, X13, X12
+	VBROADCASTSS  X12, Z12
+	VEXTRACTF64X4 $0x01, Z9, Y13
+	VMAXPS        Y9, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X9
+	VMAXPS        X13, X9, X9
+	VPERMILPS     $0x4e, X9, X13
+	VMAXPS        X9, X13, X9
+	VPERMILPS     $0xb1, X9, X13
+	VMAXPS        X9, X13, X9
+	VBROADCASTSS  X9, Z13
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X13, X12, X14
+	VMOVLHPS      X14, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X14
+	VSUBPS        X14, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X14
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3d6357f7<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3e75fd26<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f317218<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f800000<>+0(SB), X14, X14
+	VPADDD        X8, X14, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z8
+	VSUBPS        Z10, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z14
+	VSUBPS        Z14, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z8, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z8, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z8, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z8, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z9, Z14, Z8
+	VMOVUPS       Z8, (AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       64(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z9, Z9
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z9, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z9
+	VMOVUPS       Z9, 64(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       128(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z9, Z9
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z9, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z9, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z9
+	VMOVUPS       Z9, 128(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       192(AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z10, Z14, Z9
+	VMOVUPS       Z9, 192(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  (DX), Z9
+	VMULPS        (BX), Z9, Z9
+	VADDPS        Z8, Z9, Z9
+	VMOVUPS       Z9, (BX)
+	VMOVUPS       2560(AX), Z8
+	VSUBPS        Z11, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z10
+	VSUBPS        Z10, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z10
+	VADDPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z5, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z4, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z3, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z2, Z10, Z10
+	VPADDD        Z9, Z10, Z8
+	VMOVUPS       Z8, 2560(AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       2624(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z10, Z14, Z9
+	VMOVUPS       Z9, 2624(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       2688(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z10, Z14, Z9
+	VMOVUPS       Z9, 2688(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       2752(AX), Z9
+	VSUBPS        Z11, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 2752(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  4(DX), Z9
+	VMULPS        64(BX), Z9, Z9
+	VADDPS        Z8, Z9, Z9
+	VMOVUPS       Z9, 64(BX)
+	VMOVUPS       5120(AX), Z8
+	VSUBPS        Z12, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z10
+	VSUBPS        Z10, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z10
+	VADDPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z5, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z4, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z3, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z2, Z10, Z10
+	VPADDD        Z9, Z10, Z8
+	VMOVUPS       Z8, 5120(AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       5184(AX), Z9
+	VSUBPS        Z12, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 5184(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       5248(AX), Z9
+	VSUBPS        Z12, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 5248(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       5312(AX), Z9
+	VSUBPS        Z12, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 5312(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  8(DX), Z9
+	VMULPS        128(BX), Z9, Z9
+	VADDPS        Z8, Z9, Z9
+	VMOVUPS       Z9, 128(BX)
+	VMOVUPS       7680(AX), Z8
+	VSUBPS        Z13, Z8, Z8
+	VMAXPS        Z0, Z8, Z8
+	VADDPS        Z1, Z8, Z9
+	VSUBPS        Z1, Z9, Z10
+	VSUBPS        Z10, Z8, Z8
+	VPSLLD        $0x17, Z9, Z9
+	VMULPS        Z7, Z8, Z10
+	VADDPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z5, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z4, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z3, Z10, Z10
+	VMULPS        Z8, Z10, Z10
+	VADDPS        Z2, Z10, Z10
+	VPADDD        Z9, Z10, Z8
+	VMOVUPS       Z8, 7680(AX)
+	VMOVAPS       Z8, Z8
+	VMOVUPS       7744(AX), Z9
+	VSUBPS        Z13, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 7744(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       7808(AX), Z9
+	VSUBPS        Z13, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z10
+	VSUBPS        Z1, Z10, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z10, Z11, Z9
+	VMOVUPS       Z9, 7808(AX)
+	VADDPS        Z9, Z8, Z8
+	VMOVUPS       7872(AX), Z9
+	VSUBPS        Z13, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z9, Z9
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z9, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z9, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z9
+	VMOVUPS       Z9, 7872(AX)
+	VADDPS        Z9, Z8, Z8
+	VBROADCASTSS  12(DX), Z0
+	VMULPS        192(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 192(BX)
+	VZEROUPPER
+	RET
+
+// func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        2560(AX), Z11, Z11
+	VMAXPS        2624(AX), Z11, Z11
+	VMAXPS        2688(AX), Z11, Z11
+	VMAXPS        2752(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z12
+	VMAXPS        5120(AX), Z12, Z12
+	VMAXPS        5184(AX), Z12, Z12
+	VMAXPS        5248(AX), Z12, Z12
+	VMAXPS        5312(AX), Z12, Z12
+	VBROADCASTSS  12(CX), Z9
+	VMAXPS        7680(AX), Z9, Z9
+	VMAXPS        7744(AX), Z9, Z9
+	VMAXPS        7808(AX), Z9, Z9
+	VMAXPS        7872(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y13
+	VMAXPS        Y10, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X10
+	VMAXPS        X13, X10, X10
+	VPERMILPS     $0x4e, X10, X13
+	VMAXPS        X10, X13, X10
+	VPERMILPS     $0xb1, X10, X13
+	VMAXPS        X10, X13, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y13
+	VMAXPS        Y11, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X11
+	VMAXPS        X13, X11, X11
+	VPERMILPS     $0x4e, X11, X13
+	VMAXPS        X11, X13, X11
+	VPERMILPS     $0xb1, X11, X13
+	VMAXPS        X11, X13, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z12, Y13
+	VMAXPS        Y12, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X12
+	VMAXPS        X13, X12, X12
+	VPERMILPS     $0x4e, X12, X13
+	VMAXPS        X12, X13, X12
+	VPERMILPS     $0xb1, X12, X13
+	VMAXPS        X12, X13, X12
+	VBROADCASTSS  X12, Z12
+	VEXTRACTF64X4 $0x01, Z9, Y13
+	VMAXPS        Y9, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X9
+	VMAXPS        X13, X9, X9
+	VPERMILPS     $0x4e, X9, X13
+	VMAXPS        X9, X13, X9
+	VPERMILPS     $0xb1, X9, X13
+	VMAXPS        X9, X13, X9
+	VBROADCASTSS  X9, Z13
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X13, X12, X14
+	VMOVLHPS      X14, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X14
+	VSUBPS        X14, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X14
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3d6357f7<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3e75fd26<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f317218<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f800000<>+0(SB), X14, X14
+	VPADDD        X8, X14, X9
+	VMOVUPS       X9, (DX)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z8, Z14, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMOVUPS       64(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z15
+	VSUBPS        Z1, Z15, Z16
+	VSUBPS        Z16, Z14, Z14
+	VPSLLD        $0x17, Z15, Z15
+	VMULPS        Z7, Z14, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z15, Z16, Z14
+	VMOVUPS       Z14, 64(AX)
+	VADDPS        Z14, Z8, Z8
+	VMOVUPS       128(AX), Z15
+	VSUBPS        Z10, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z16
+	VSUBPS        Z1, Z16, Z17
+	VSUBPS        Z17, Z15, Z15
+	VPSLLD        $0x17, Z16, Z16
+	VMULPS        Z7, Z15, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z16, Z17, Z15
+	VMOVUPS       Z15, 128(AX)
+	VADDPS        Z15, Z8, Z8
+	VMOVUPS       192(AX), Z16
+	VSUBPS        Z10, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z10
+	VSUBPS        Z1, Z10, Z17
+	VSUBPS        Z17, Z16, Z16
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z16, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z10, Z17, Z16
+	VMOVUPS       Z16, 192(AX)
+	VADDPS        Z16, Z8, Z8
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       2560(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z17
+	VSUBPS        Z17, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z8, Z17, Z10
+	VMOVUPS       Z10, 2560(AX)
+	VMOVAPS       Z10, Z8
+	VMOVUPS       2624(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z18
+	VSUBPS        Z1, Z18, Z19
+	VSUBPS        Z19, Z17, Z17
+	VPSLLD        $0x17, Z18, Z18
+	VMULPS        Z7, Z17, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z18, Z19, Z17
+	VMOVUPS       Z17, 2624(AX)
+	VADDPS        Z17, Z8, Z8
+	VMOVUPS       2688(AX), Z18
+	VSUBPS        Z11, Z18, Z18
+	VMAXPS        Z0, Z18, Z18
+	VADDPS        Z1, Z18, Z19
+	VSUBPS        Z1, Z19, Z20
+	VSUBPS        Z20, Z18, Z18
+	VPSLLD        $0x17, Z19, Z19
+	VMULPS        Z7, Z18, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z19, Z20, Z18
+	VMOVUPS       Z18, 2688(AX)
+	VADDPS        Z18, Z8, Z8
+	VMOVUPS       2752(AX), Z19
+	VSUBPS        Z11, Z19, Z19
+	VMAXPS        Z0, Z19, Z19
+	VADDPS        Z1, Z19, Z11
+	VSUBPS        Z1, Z11, Z20
+	VSUBPS        Z20, Z19, Z19
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z19, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z11, Z20, Z19
+	VMOVUPS       Z19, 2752(AX)
+	VADDPS        Z19, Z8, Z8
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        64(BX), Z11, Z11
+	VADDPS        Z8, Z11, Z11
+	VMOVUPS       Z11, 64(BX)
+	VMOVUPS       5120(AX), Z11
+	VSUBPS        Z12, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z8
+	VSUBPS        Z1, Z8, Z20
+	VSUBPS        Z20, Z11, Z11
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z11, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z8, Z20, Z11
+	VMOVUPS       Z11, 5120(AX)
+	VMOVAPS       Z11, Z8
+	VMOVUPS       5184(AX), Z20
+	VSUBPS        Z12, Z20, Z20
+	VMAXPS        Z0, Z20, Z20
+	VADDPS        Z1, Z20, Z21
+	VSUBPS        Z1, Z21, Z22
+	VSUBPS        Z22, Z20, Z20
+	VPSLLD        $0x17, Z21, Z21
+	VMULPS        Z7, Z20, Z22
+	VADDPS        Z6, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z5, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z4, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z3, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z2, Z22, Z22
+	VPADDD        Z21, Z22, Z20
+	VMOVUPS       Z20, 5184(AX)
+	VADDPS        Z20, Z8, Z8
+	VMOVUPS       5248(AX), Z21
+	VSUBPS        Z12, Z21, Z21
+	VMAXPS        Z0, Z21, Z21
+	VADDPS        Z1, Z21, Z22
+	VSUBPS        Z1, Z22, Z23
+	VSUBPS        Z23, Z21, Z21
+	VPSLLD        $0x17, Z22, Z22
+	VMULPS        Z7, Z21, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z22, Z23, Z21
+	VMOVUPS       Z21, 5248(AX)
+	VADDPS        Z21, Z8, Z8
+	VMOVUPS       5312(AX), Z22
+	VSUBPS        Z12, Z22, Z22
+	VMAXPS        Z0, Z22, Z22
+	VADDPS        Z1, Z22, Z12
+	VSUBPS        Z1, Z12, Z23
+	VSUBPS        Z23, Z22, Z22
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z22, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z12, Z23, Z22
+	VMOVUPS       Z22, 5312(AX)
+	VADDPS        Z22, Z8, Z8
+	VBROADCASTSS  8(DX), Z12
+	VMULPS        128(BX), Z12, Z12
+	VADDPS        Z8, Z12, Z12
+	VMOVUPS       Z12, 128(BX)
+	VMOVUPS       7680(AX), Z12
+	VSUBPS        Z13, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z8
+	VSUBPS        Z1, Z8, Z23
+	VSUBPS        Z23, Z12, Z12
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z12, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z8, Z23, Z12
+	VMOVUPS       Z12, 7680(AX)
+	VMOVAPS       Z12, Z8
+	VMOVUPS       7744(AX), Z23
+	VSUBPS        Z13, Z23, Z23
+	VMAXPS        Z0, Z23, Z23
+	VADDPS        Z1, Z23, Z24
+	VSUBPS        Z1, Z24, Z25
+	VSUBPS        Z25, Z23, Z23
+	VPSLLD        $0x17, Z24, Z24
+	VMULPS        Z7, Z23, Z25
+	VADDPS        Z6, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z5, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z4, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z3, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z2, Z25, Z25
+	VPADDD        Z24, Z25, Z23
+	VMOVUPS       Z23, 7744(AX)
+	VADDPS        Z23, Z8, Z8
+	VMOVUPS       7808(AX), Z24
+	VSUBPS        Z13, Z24, Z24
+	VMAXPS        Z0, Z24, Z24
+	VADDPS        Z1, Z24, Z25
+	VSUBPS        Z1, Z25, Z26
+	VSUBPS        Z26, Z24, Z24
+	VPSLLD        $0x17, Z25, Z25
+	VMULPS        Z7, Z24, Z26
+	VADDPS        Z6, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z5, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z4, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z3, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z2, Z26, Z26
+	VPADDD        Z25, Z26, Z24
+	VMOVUPS       Z24, 7808(AX)
+	VADDPS        Z24, Z8, Z8
+	VMOVUPS       7872(AX), Z25
+	VSUBPS        Z13, Z25, Z25
+	VMAXPS        Z0, Z25, Z25
+	VADDPS        Z1, Z25, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z25, Z25
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z25, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z25
+	VMOVUPS       Z25, 7872(AX)
+	VADDPS        Z25, Z8, Z8
+	VBROADCASTSS  12(DX), Z0
+	VMULPS        192(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 192(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+56(FP), X0
+	VMAXPS        Z9, Z14, Z1
+	VMAXPS        Z15, Z16, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z17, Z4
+	VMAXPS        Z18, Z19, Z2
+	VMAXPS        Z2, Z4, Z4
+	VMAXPS        Z11, Z20, Z2
+	VMAXPS        Z21, Z22, Z3
+	VMAXPS        Z3, Z2, Z2
+	VMAXPS        Z12, Z23, Z3
+	VMAXPS        Z24, Z25, Z5
+	VMAXPS        Z5, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z1, Y5
+	VMAXPS        Y1, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X1
+	VMAXPS        X5, X1, X1
+	VPERMILPS     $0x4e, X1, X5
+	VMAXPS        X1, X5, X1
+	VPERMILPS     $0xb1, X1, X5
+	VMAXPS        X1, X5, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VEXTRACTF64X4 $0x01, Z2, Y5
+	VMAXPS        Y2, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X2
+	VMAXPS        X5, X2, X2
+	VPERMILPS     $0x4e, X2, X5
+	VMAXPS        X2, X5, X2
+	VPERMILPS     $0xb1, X2, X5
+	VMAXPS        X2, X5, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y5
+	VMAXPS        Y3, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X3
+	VMAXPS        X5, X3, X3
+	VPERMILPS     $0x4e, X3, X5
+	VMAXPS        X3, X5, X3
+	VPERMILPS     $0xb1, X3, X5
+	VMAXPS        X3, X5, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X4, X1, X1
+	VUNPCKLPS     X3, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+64(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z2, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z2, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VPADDD        Z9, Z14, Z2
+	VPADDD        Z15, Z16, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z14, Z9, Z3
+	VPACKSSDW     Z16, Z15, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, (AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 640(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, (DX)
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z2, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VMULPS        Z2, Z18, Z18
+	VCVTPS2DQ     Z18, Z18
+	VMULPS        Z2, Z19, Z19
+	VCVTPS2DQ     Z19, Z19
+	VPADDD        Z10, Z17, Z2
+	VPADDD        Z18, Z19, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z17, Z10, Z3
+	VPACKSSDW     Z19, Z18, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1280(AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, 4(DX)
+	VPERMILPS     $0xaa, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z2, Z20, Z20
+	VCVTPS2DQ     Z20, Z20
+	VMULPS        Z2, Z21, Z21
+	VCVTPS2DQ     Z21, Z21
+	VMULPS        Z2, Z22, Z22
+	VCVTPS2DQ     Z22, Z22
+	VPADDD        Z11, Z20, Z2
+	VPADDD        Z21, Z22, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z20, Z11, Z3
+	VPACKSSDW     Z22, Z21, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 2560(AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 3200(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, 8(DX)
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z0, Z23, Z23
+	VCVTPS2DQ     Z23, Z23
+	VMULPS        Z0, Z24, Z24
+	VCVTPS2DQ     Z24, Z24
+	VMULPS        Z0, Z25, Z25
+	VCVTPS2DQ     Z25, Z25
+	VPADDD        Z12, Z23, Z0
+	VPADDD        Z24, Z25, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z23, Z12, Z2
+	VPACKSSDW     Z25, Z24, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, 3840(AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 4480(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 12(DX)
+	VZEROUPPER
+	RET
+
+// func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        2560(AX), Z11, Z11
+	VMAXPS        2624(AX), Z11, Z11
+	VMAXPS        2688(AX), Z11, Z11
+	VMAXPS        2752(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z12
+	VMAXPS        5120(AX), Z12, Z12
+	VMAXPS        5184(AX), Z12, Z12
+	VMAXPS        5248(AX), Z12, Z12
+	VMAXPS        5312(AX), Z12, Z12
+	VBROADCASTSS  12(CX), Z9
+	VMAXPS        7680(AX), Z9, Z9
+	VMAXPS        7744(AX), Z9, Z9
+	VMAXPS        7808(AX), Z9, Z9
+	VMAXPS        7872(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y13
+	VMAXPS        Y10, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X10
+	VMAXPS        X13, X10, X10
+	VPERMILPS     $0x4e, X10, X13
+	VMAXPS        X10, X13, X10
+	VPERMILPS     $0xb1, X10, X13
+	VMAXPS        X10, X13, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y13
+	VMAXPS        Y11, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X11
+	VMAXPS        X13, X11, X11
+	VPERMILPS     $0x4e, X11, X13
+	VMAXPS        X11, X13, X11
+	VPERMILPS     $0xb1, X11, X13
+	VMAXPS        X11, X13, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z12, Y13
+	VMAXPS        Y12, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X12
+	VMAXPS        X13, X12, X12
+	VPERMILPS     $0x4e, X12, X13
+	VMAXPS        X12, X13, X12
+	VPERMILPS     $0xb1, X12, X13
+	VMAXPS        X12, X13, X12
+	VBROADCASTSS  X12, Z12
+	VEXTRACTF64X4 $0x01, Z9, Y13
+	VMAXPS        Y9, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X9
+	VMAXPS        X13, X9, X9
+	VPERMILPS     $0x4e, X9, X13
+	VMAXPS        X9, X13, X9
+	VPERMILPS     $0xb1, X9, X13
+	VMAXPS        X9, X13, X9
+	VBROADCASTSS  X9, Z13
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X13, X12, X14
+	VMOVLHPS      X14, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X14
+	VSUBPS        X14, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X14
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3d6357f7<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3e75fd26<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f317218<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f800000<>+0(SB), X14, X14
+	VPADDD        X8, X14, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          scale+56(FP), CX
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z8, Z14, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (CX), Z9, Z9
+	VMOVUPS       64(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z15
+	VSUBPS        Z1, Z15, Z16
+	VSUBPS        Z16, Z14, Z14
+	VPSLLD        $0x17, Z15, Z15
+	VMULPS        Z7, Z14, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z15, Z16, Z14
+	VMOVUPS       Z14, 64(AX)
+	VADDPS        Z14, Z8, Z8
+	VMULPS        64(CX), Z14, Z14
+	VMOVUPS       128(AX), Z15
+	VSUBPS        Z10, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z16
+	VSUBPS        Z1, Z16, Z17
+	VSUBPS        Z17, Z15, Z15
+	VPSLLD        $0x17, Z16, Z16
+	VMULPS        Z7, Z15, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z16, Z17, Z15
+	VMOVUPS       Z15, 128(AX)
+	VADDPS        Z15, Z8, Z8
+	VMULPS        128(CX), Z15, Z15
+	VMOVUPS       192(AX), Z16
+	VSUBPS        Z10, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z10
+	VSUBPS        Z1, Z10, Z17
+	VSUBPS        Z17, Z16, Z16
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z16, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z10, Z17, Z16
+	VMOVUPS       Z16, 192(AX)
+	VADDPS        Z16, Z8, Z8
+	VMULPS        192(CX), Z16, Z16
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       2560(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z17
+	VSUBPS        Z17, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z8, Z17, Z10
+	VMOVUPS       Z10, 2560(AX)
+	VMOVAPS       Z10, Z8
+	VMULPS        (CX), Z10, Z10
+	VMOVUPS       2624(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z18
+	VSUBPS        Z1, Z18, Z19
+	VSUBPS        Z19, Z17, Z17
+	VPSLLD        $0x17, Z18, Z18
+	VMULPS        Z7, Z17, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z18, Z19, Z17
+	VMOVUPS       Z17, 2624(AX)
+	VADDPS        Z17, Z8, Z8
+	VMULPS        64(CX), Z17, Z17
+	VMOVUPS       2688(AX), Z18
+	VSUBPS        Z11, Z18, Z18
+	VMAXPS        Z0, Z18, Z18
+	VADDPS        Z1, Z18, Z19
+	VSUBPS        Z1, Z19, Z20
+	VSUBPS        Z20, Z18, Z18
+	VPSLLD        $0x17, Z19, Z19
+	VMULPS        Z7, Z18, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z19, Z20, Z18
+	VMOVUPS       Z18, 2688(AX)
+	VADDPS        Z18, Z8, Z8
+	VMULPS        128(CX), Z18, Z18
+	VMOVUPS       2752(AX), Z19
+	VSUBPS        Z11, Z19, Z19
+	VMAXPS        Z0, Z19, Z19
+	VADDPS        Z1, Z19, Z11
+	VSUBPS        Z1, Z11, Z20
+	VSUBPS        Z20, Z19, Z19
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z19, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z11, Z20, Z19
+	VMOVUPS       Z19, 2752(AX)
+	VADDPS        Z19, Z8, Z8
+	VMULPS        192(CX), Z19, Z19
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        64(BX), Z11, Z11
+	VADDPS        Z8, Z11, Z11
+	VMOVUPS       Z11, 64(BX)
+	VMOVUPS       5120(AX), Z11
+	VSUBPS        Z12, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z8
+	VSUBPS        Z1, Z8, Z20
+	VSUBPS        Z20, Z11, Z11
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z11, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z8, Z20, Z11
+	VMOVUPS       Z11, 5120(AX)
+	VMOVAPS       Z11, Z8
+	VMULPS        (CX), Z11, Z11
+	VMOVUPS       5184(AX), Z20
+	VSUBPS        Z12, Z20, Z20
+	VMAXPS        Z0, Z20, Z20
+	VADDPS        Z1, Z20, Z21
+	VSUBPS        Z1, Z21, Z22
+	VSUBPS        Z22, Z20, Z20
+	VPSLLD        $0x17, Z21, Z21
+	VMULPS        Z7, Z20, Z22
+	VADDPS        Z6, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z5, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z4, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z3, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z2, Z22, Z22
+	VPADDD        Z21, Z22, Z20
+	VMOVUPS       Z20, 5184(AX)
+	VADDPS        Z20, Z8, Z8
+	VMULPS        64(CX), Z20, Z20
+	VMOVUPS       5248(AX), Z21
+	VSUBPS        Z12, Z21, Z21
+	VMAXPS        Z0, Z21, Z21
+	VADDPS        Z1, Z21, Z22
+	VSUBPS        Z1, Z22, Z23
+	VSUBPS        Z23, Z21, Z21
+	VPSLLD        $0x17, Z22, Z22
+	VMULPS        Z7, Z21, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z22, Z23, Z21
+	VMOVUPS       Z21, 5248(AX)
+	VADDPS        Z21, Z8, Z8
+	VMULPS        128(CX), Z21, Z21
+	VMOVUPS       5312(AX), Z22
+	VSUBPS        Z12, Z22, Z22
+	VMAXPS        Z0, Z22, Z22
+	VADDPS        Z1, Z22, Z12
+	VSUBPS        Z1, Z12, Z23
+	VSUBPS        Z23, Z22, Z22
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z22, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z12, Z23, Z22
+	VMOVUPS       Z22, 5312(AX)
+	VADDPS        Z22, Z8, Z8
+	VMULPS        192(CX), Z22, Z22
+	VBROADCASTSS  8(DX), Z12
+	VMULPS        128(BX), Z12, Z12
+	VADDPS        Z8, Z12, Z12
+	VMOVUPS       Z12, 128(BX)
+	VMOVUPS       7680(AX), Z12
+	VSUBPS        Z13, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z8
+	VSUBPS        Z1, Z8, Z23
+	VSUBPS        Z23, Z12, Z12
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z12, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z8, Z23, Z12
+	VMOVUPS       Z12, 7680(AX)
+	VMOVAPS       Z12, Z8
+	VMULPS        (CX), Z12, Z12
+	VMOVUPS       7744(AX), Z23
+	VSUBPS        Z13, Z23, Z23
+	VMAXPS        Z0, Z23, Z23
+	VADDPS        Z1, Z23, Z24
+	VSUBPS        Z1, Z24, Z25
+	VSUBPS        Z25, Z23, Z23
+	VPSLLD        $0x17, Z24, Z24
+	VMULPS        Z7, Z23, Z25
+	VADDPS        Z6, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z5, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z4, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z3, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z2, Z25, Z25
+	VPADDD        Z24, Z25, Z23
+	VMOVUPS       Z23, 7744(AX)
+	VADDPS        Z23, Z8, Z8
+	VMULPS        64(CX), Z23, Z23
+	VMOVUPS       7808(AX), Z24
+	VSUBPS        Z13, Z24, Z24
+	VMAXPS        Z0, Z24, Z24
+	VADDPS        Z1, Z24, Z25
+	VSUBPS        Z1, Z25, Z26
+	VSUBPS        Z26, Z24, Z24
+	VPSLLD        $0x17, Z25, Z25
+	VMULPS        Z7, Z24, Z26
+	VADDPS        Z6, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z5, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z4, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z3, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z2, Z26, Z26
+	VPADDD        Z25, Z26, Z24
+	VMOVUPS       Z24, 7808(AX)
+	VADDPS        Z24, Z8, Z8
+	VMULPS        128(CX), Z24, Z24
+	VMOVUPS       7872(AX), Z25
+	VSUBPS        Z13, Z25, Z25
+	VMAXPS        Z0, Z25, Z25
+	VADDPS        Z1, Z25, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z25, Z25
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z25, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z25
+	VMOVUPS       Z25, 7872(AX)
+	VADDPS        Z25, Z8, Z8
+	VMULPS        192(CX), Z25, Z25
+	VBROADCASTSS  12(DX), Z0
+	VMULPS        192(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 192(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+64(FP), X0
+	VMAXPS        Z9, Z14, Z1
+	VMAXPS        Z15, Z16, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z17, Z4
+	VMAXPS        Z18, Z19, Z2
+	VMAXPS        Z2, Z4, Z4
+	VMAXPS        Z11, Z20, Z2
+	VMAXPS        Z21, Z22, Z3
+	VMAXPS        Z3, Z2, Z2
+	VMAXPS        Z12, Z23, Z3
+	VMAXPS        Z24, Z25, Z5
+	VMAXPS        Z5, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z1, Y5
+	VMAXPS        Y1, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X1
+	VMAXPS        X5, X1, X1
+	VPERMILPS     $0x4e, X1, X5
+	VMAXPS        X1, X5, X1
+	VPERMILPS     $0xb1, X1, X5
+	VMAXPS        X1, X5, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VEXTRACTF64X4 $0x01, Z2, Y5
+	VMAXPS        Y2, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X2
+	VMAXPS        X5, X2, X2
+	VPERMILPS     $0x4e, X2, X5
+	VMAXPS        X2, X5, X2
+	VPERMILPS     $0xb1, X2, X5
+	VMAXPS        X2, X5, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y5
+	VMAXPS        Y3, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X3
+	VMAXPS        X5, X3, X3
+	VPERMILPS     $0x4e, X3, X5
+	VMAXPS        X3, X5, X3
+	VPERMILPS     $0xb1, X3, X5
+	VMAXPS        X3, X5, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X4, X1, X1
+	VUNPCKLPS     X3, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
+	VDIVPS        X0, X1, X8
+	VDIVPS        X1, X0, X0
+	VANDPS        X2, X8, X8
+	VANDPS        X2, X0, X0
+	VMOVUPS       X8, (CX)
+	MOVQ          centre+72(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VPERMILPS     $0x00, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z2, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z2, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VPADDD        Z9, Z14, Z2
+	VPADDD        Z15, Z16, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z14, Z9, Z3
+	VPACKSSDW     Z16, Z15, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, (AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 640(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, (DX)
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z2, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VMULPS        Z2, Z18, Z18
+	VCVTPS2DQ     Z18, Z18
+	VMULPS        Z2, Z19, Z19
+	VCVTPS2DQ     Z19, Z19
+	VPADDD        Z10, Z17, Z2
+	VPADDD        Z18, Z19, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z17, Z10, Z3
+	VPACKSSDW     Z19, Z18, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1280(AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, 4(DX)
+	VPERMILPS     $0xaa, X0, X2
+	VBROADCASTSS  X2, Z2
+	VMULPS        Z2, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z2, Z20, Z20
+	VCVTPS2DQ     Z20, Z20
+	VMULPS        Z2, Z21, Z21
+	VCVTPS2DQ     Z21, Z21
+	VMULPS        Z2, Z22, Z22
+	VCVTPS2DQ     Z22, Z22
+	VPADDD        Z11, Z20, Z2
+	VPADDD        Z21, Z22, Z3
+	VPADDD        Z3, Z2, Z2
+	VPACKSSDW     Z20, Z11, Z3
+	VPACKSSDW     Z22, Z21, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 2560(AX)
+	VPADDW        Z1, Z3, Z3
+	VPADDW        Z1, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 3200(AX)
+	VEXTRACTI64X4 $0x01, Z2, Y3
+	VPADDD        Y2, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X2
+	VPADDD        X3, X2, X2
+	VPSHUFD       $0x4e, X2, X3
+	VPADDD        X2, X3, X2
+	VPSHUFD       $0xb1, X2, X3
+	VPADDD        X2, X3, X2
+	VMOVD         X2, BX
+	IMULL         CX, BX
+	MOVL          BX, 8(DX)
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMULPS        Z0, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z0, Z23, Z23
+	VCVTPS2DQ     Z23, Z23
+	VMULPS        Z0, Z24, Z24
+	VCVTPS2DQ     Z24, Z24
+	VMULPS        Z0, Z25, Z25
+	VCVTPS2DQ     Z25, Z25
+	VPADDD        Z12, Z23, Z0
+	VPADDD        Z24, Z25, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z23, Z12, Z2
+	VPACKSSDW     Z25, Z24, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, 3840(AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 4480(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 12(DX)
+	VZEROUPPER
+	RET
+
+// func softmaxAVX2(z *float32, m *float32, r *float32, l *float32, heads int)
+// Requires: AVX, AVX2
+TEXT ·softmaxAVX2(SB), NOSPLIT, $0-40
+	MOVQ    z+0(FP), AX
+	MOVQ    m+8(FP), CX
+	MOVQ    r+16(FP), DX
+	MOVQ    l+24(FP), BX
+	MOVQ    heads+32(FP), SI
+	MOVQ    AX, DI
+	VMOVUPS (CX), X0
+	XORQ    R8, R8
+
+top:
+	VBROADCASTSS (CX)(R8*4), Y1
+	VMAXPS       (DI), Y1, Y2
+	VMAXPS       64(DI), Y2, Y2
+	VMAXPS       128(DI), Y2, Y2
+	VMAXPS       192(DI), Y2, Y2
+	VMAXPS       32(DI), Y1, Y1
+	VMAXPS       96(DI), Y1, Y1
+	VMAXPS       160(DI), Y1, Y1
+	VMAXPS       224(DI), Y1, Y1
+	VMAXPS       Y2, Y1, Y2
+	VEXTRACTF128 $0x01, Y2, X1
+	VMAXPS       X2, X1, X1
+	VPERMILPS    $0x4e, X1, X2
+	VMAXPS       X1, X2, X1
+	VPERMILPS    $0xb1, X1, X2
+	VMAXPS       X1, X2, X1
+	VBROADCASTSS X1, Y1
+	VMOVSS       X1, (CX)(R8*4)
+	ADDQ         $0x00000a00, DI
+	INCQ         R8
+	CMPQ         R8, SI
+	JLT          top
+	VMOVUPS      (CX), X1
+	VSUBPS       X1, X0, X1
+	VMAXPS       decodeWordc2c80000<>+0(SB), X1, X1
+	VADDPS       decodeWord4b400000<>+0(SB), X1, X0
+	VSUBPS       decodeWord4b400000<>+0(SB), X0, X2
+	VSUBPS       X2, X1, X1
+	VPSLLD       $0x17, X0, X0
+	VMULPS       decodeWord3aaf6433<>+0(SB), X1, X2
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), X2, X2
+	VMULPS       X1, X2, X2
+	VADDPS       decodeWord3d6357f7<>+0(SB), X2, X2
+	VMULPS       X1, X2, X2
+	VADDPS       decodeWord3e75fd26<>+0(SB), X2, X2
+	VMULPS       X1, X2, X2
+	VADDPS       decodeWord3f317218<>+0(SB), X2, X2
+	VMULPS       X1, X2, X2
+	VADDPS       decodeWord3f800000<>+0(SB), X2, X2
+	VPADDD       X0, X2, X1
+	VMOVUPS      X1, (DX)
+
+head:
+	VBROADCASTSS (CX), Y0
+	VBROADCASTSS (DX), Y1
+	VMOVUPS      (AX), Y4
+	VMOVUPS      32(AX), Y5
+	VSUBPS       Y0, Y4, Y4
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y4, Y4
+	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y2
+	VSUBPS       decodeWord4b400000<>+0(SB), Y2, Y3
+	VSUBPS       Y3, Y4, Y4
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y4, Y3
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VADDPS       decodeWord3f317218<>+0(SB), Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VADDPS       decodeWord3f800000<>+0(SB), Y3, Y3
+	VPADDD       Y2, Y3, Y4
+	VMOVAPS      Y4, Y2
+	VSUBPS       Y0, Y5, Y5
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y5, Y5
+	VADDPS       decodeWord4b400000<>+0(SB), Y5, Y3
+	VSUBPS       decodeWord4b400000<>+0(SB), Y3, Y6
+	VSUBPS       Y6, Y5, Y5
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y5, Y6
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3f317218<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3f800000<>+0(SB), Y6, Y6
+	VPADDD       Y3, Y6, Y5
+	VMOVAPS      Y5, Y3
+	VMOVUPS      Y4, (AX)
+	VMOVUPS      Y5, 32(AX)
+	VMOVUPS      64(AX), Y4
+	VMOVUPS      96(AX), Y5
+	VSUBPS       Y0, Y4, Y4
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y4, Y4
+	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y4, Y4
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y4, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y4
+	VADDPS       Y4, Y2, Y2
+	VSUBPS       Y0, Y5, Y5
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y5, Y5
+	VADDPS       decodeWord4b400000<>+0(SB), Y5, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y5, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y5, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y5
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      Y4, 64(AX)
+	VMOVUPS      Y5, 96(AX)
+	VMOVUPS      128(AX), Y4
+	VMOVUPS      160(AX), Y5
+	VSUBPS       Y0, Y4, Y4
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y4, Y4
+	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y4, Y4
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y4, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y4
+	VADDPS       Y4, Y2, Y2
+	VSUBPS       Y0, Y5, Y5
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y5, Y5
+	VADDPS       decodeWord4b400000<>+0(SB), Y5, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y5, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y5, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y5
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      Y4, 128(AX)
+	VMOVUPS      Y5, 160(AX)
+	VMOVUPS      192(AX), Y4
+	VMOVUPS      224(AX), Y5
+	VSUBPS       Y0, Y4, Y4
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y4, Y4
+	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y4, Y4
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y4, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y4
+	VADDPS       Y4, Y2, Y2
+	VSUBPS       Y0, Y5, Y5
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y5, Y5
+	VADDPS       decodeWord4b400000<>+0(SB), Y5, Y0
+	VSUBPS       decodeWord4b400000<>+0(SB), Y0, Y6
+	VSUBPS       Y6, Y5, Y5
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y5, Y6
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3f317218<>+0(SB), Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VADDPS       decodeWord3f800000<>+0(SB), Y6, Y6
+	VPADDD       Y0, Y6, Y5
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      Y4, 192(AX)
+	VMOVUPS      Y5, 224(AX)
+	VMULPS       (BX), Y1, Y0
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      Y0, (BX)
+	VMULPS       32(BX), Y1, Y0
+	VADDPS       Y3, Y0, Y0
+	VMOVUPS      Y0, 32(BX)
+	ADDQ         $0x00000a00, AX
+	ADDQ         $0x04, CX
+	ADDQ         $0x04, DX
+	ADDQ         $0x40, BX
+	DECQ         SI
+	JNZ          head
+	VZEROUPPER
+	RET
+
+// func softmaxFoldPlainAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, heads int)
+// Requires: AVX, AVX2, SSE
+TEXT ·softmaxFoldPlainAVX2(SB), NOSPLIT, $0-80
+	MOVQ    z+0(FP), AX
+	MOVQ    m+8(FP), CX
+	MOVQ    r+16(FP), DX
+	MOVQ    l+24(FP), BX
+	MOVQ    coef+32(FP), SI
+	MOVQ    units+40(FP), DI
+	MOVQ    bias+48(FP), R8
+	MOVSS   limit+56(FP), X0
+	MOVQ    centre+64(FP), R9
+	MOVQ    heads+72(FP), R10
+	MOVQ    AX, R11
+	VMOVUPS (CX), X1
+	XORQ    R12, R12
+
+top:
+	VBROADCASTSS (CX)(R12*4), Y2
+	VMAXPS       (R11), Y2, Y3
+	VMAXPS       64(R11), Y3, Y3
+	VMAXPS       128(R11), Y3, Y3
+	VMAXPS       192(R11), Y3, Y3
+	VMAXPS       32(R11), Y2, Y2
+	VMAXPS       96(R11), Y2, Y2
+	VMAXPS       160(R11), Y2, Y2
+	VMAXPS       224(R11), Y2, Y2
+	VMAXPS       Y3, Y2, Y3
+	VEXTRACTF128 $0x01, Y3, X2
+	VMAXPS       X3, X2, X2
+	VPERMILPS    $0x4e, X2, X3
+	VMAXPS       X2, X3, X2
+	VPERMILPS    $0xb1, X2, X3
+	VMAXPS       X2, X3, X2
+	VBROADCASTSS X2, Y2
+	VMOVSS       X2, (CX)(R12*4)
+	ADDQ         $0x00000a00, R11
+	INCQ         R12
+	CMPQ         R12, R10
+	JLT          top
+	VMOVUPS      (CX), X2
+	VSUBPS       X2, X1, X2
+	VMAXPS       decodeWordc2c80000<>+0(SB), X2, X2
+	VADDPS       decodeWord4b400000<>+0(SB), X2, X1
+	VSUBPS       decodeWord4b400000<>+0(SB), X1, X3
+	VSUBPS       X3, X2, X2
+	VPSLLD       $0x17, X1, X1
+	VMULPS       decodeWord3aaf6433<>+0(SB), X2, X3
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3d6357f7<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3e75fd26<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3f317218<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3f800000<>+0(SB), X3, X3
+	VPADDD       X1, X3, X2
+	VMOVUPS      X2, (DX)
+	XORQ         R11, R11
+
+head:
+	VBROADCASTSS (CX), Y3
+	VBROADCASTSS (DX), Y4
+	VMOVUPS      (AX), Y1
+	VMOVUPS      32(AX), Y2
+	VSUBPS       Y3, Y1, Y1
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y1, Y1
+	VADDPS       decodeWord4b400000<>+0(SB), Y1, Y5
+	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y6
+	VSUBPS       Y6, Y1, Y1
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y1, Y6
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3f317218<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3f800000<>+0(SB), Y6, Y6
+	VPADDD       Y5, Y6, Y1
+	VMOVAPS      Y1, Y5
+	VSUBPS       Y3, Y2, Y2
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y2, Y2
+	VADDPS       decodeWord4b400000<>+0(SB), Y2, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y2, Y2
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y2, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y2
+	VMOVAPS      Y2, Y6
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVAPS      Y1, Y1
+	VMOVAPS      Y2, Y2
+	VMOVUPS      64(AX), Y7
+	VMOVUPS      96(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y8, Y8
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 64(AX)
+	VMOVUPS      Y8, 96(AX)
+	VMAXPS       Y7, Y1, Y1
+	VMAXPS       Y8, Y2, Y2
+	VMOVUPS      128(AX), Y7
+	VMOVUPS      160(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y8, Y8
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 128(AX)
+	VMOVUPS      Y8, 160(AX)
+	VMAXPS       Y7, Y1, Y1
+	VMAXPS       Y8, Y2, Y2
+	VMOVUPS      192(AX), Y7
+	VMOVUPS      224(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y3
+	VSUBPS       decodeWord4b400000<>+0(SB), Y3, Y9
+	VSUBPS       Y9, Y8, Y8
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y9
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3f317218<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3f800000<>+0(SB), Y9, Y9
+	VPADDD       Y3, Y9, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 192(AX)
+	VMOVUPS      Y8, 224(AX)
+	VMAXPS       Y7, Y1, Y1
+	VMAXPS       Y8, Y2, Y2
+	VMULPS       (BX), Y4, Y3
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      Y3, (BX)
+	VMULPS       32(BX), Y4, Y3
+	VADDPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 32(BX)
+	VMAXPS       Y1, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X1
+	VMAXPS       X2, X1, X1
+	VPERMILPS    $0x4e, X1, X2
+	VMAXPS       X1, X2, X1
+	VPERMILPS    $0xb1, X1, X2
+	VMAXPS       X1, X2, X1
+	VBROADCASTSS X1, Y1
+	VXORPS       X2, X2, X2
+	VXORPS       X3, X3, X3
+	VUCOMISS     decodeWord0d800000<>+0(SB), X1
+	JB           small
+	VDIVSS       X1, X0, X2
+	VDIVSS       X0, X1, X3
+
+small:
+	VMOVSS       X3, (DI)
+	VBROADCASTSS X2, Y1
+	VMOVUPS      (AX), Y2
+	VMOVUPS      32(AX), Y3
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y1, Y3, Y3
+	VCVTPS2DQ    Y2, Y2
+	VCVTPS2DQ    Y3, Y3
+	VPACKSSDW    Y3, Y2, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSHUFB      decodePairs<>+0(SB), Y4, Y4
+	VMOVDQU      Y4, (SI)(R11*2)
+	VMOVAPS      Y2, Y2
+	VMOVAPS      Y3, Y3
+	VMOVUPS      64(AX), Y4
+	VMOVUPS      96(AX), Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 32(SI)(R11*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      128(AX), Y4
+	VMOVUPS      160(AX), Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 64(SI)(R11*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      192(AX), Y4
+	VMOVUPS      224(AX), Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y1
+	VPERMQ       $0xd8, Y1, Y1
+	VPSHUFB      decodePairs<>+0(SB), Y1, Y1
+	VMOVDQU      Y1, 96(SI)(R11*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VPADDD       Y2, Y3, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VPADDD       X2, X1, X1
+	VPSHUFD      $0x4e, X1, X2
+	VPADDD       X1, X2, X1
+	VPSHUFD      $0xb1, X1, X2
+	VPADDD       X1, X2, X1
+	VMOVD        X1, R12
+	IMULL        R9, R12
+	MOVL         R12, (R8)
+	ADDQ         $0x00000a00, AX
+	ADDQ         $0x04, CX
+	ADDQ         $0x04, DX
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000500, SI
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	DECQ         R10
+	JNZ          head
+	VZEROUPPER
+	RET
+
+DATA decodePairs<>+0(SB)/8, $0x0706030205040100
+DATA decodePairs<>+8(SB)/8, $0x0f0e0b0a0d0c0908
+DATA decodePairs<>+16(SB)/8, $0x0706030205040100
+DATA decodePairs<>+24(SB)/8, $0x0f0e0b0a0d0c0908
+GLOBL decodePairs<>(SB), RODATA|NOPTR, $32
+
+// func softmaxFoldScaledAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, heads int)
+// Requires: AVX, AVX2, SSE
+TEXT ·softmaxFoldScaledAVX2(SB), NOSPLIT, $0-88
+	MOVQ    z+0(FP), AX
+	MOVQ    m+8(FP), CX
+	MOVQ    r+16(FP), DX
+	MOVQ    l+24(FP), BX
+	MOVQ    coef+32(FP), SI
+	MOVQ    units+40(FP), DI
+	MOVQ    bias+48(FP), R8
+	MOVQ    scale+56(FP), R9
+	MOVSS   limit+64(FP), X0
+	MOVQ    centre+72(FP), R10
+	MOVQ    heads+80(FP), R11
+	MOVQ    AX, R12
+	VMOVUPS (CX), X1
+	XORQ    R13, R13
+
+top:
+	VBROADCASTSS (CX)(R13*4), Y2
+	VMAXPS       (R12), Y2, Y3
+	VMAXPS       64(R12), Y3, Y3
+	VMAXPS       128(R12), Y3, Y3
+	VMAXPS       192(R12), Y3, Y3
+	VMAXPS       32(R12), Y2, Y2
+	VMAXPS       96(R12), Y2, Y2
+	VMAXPS       160(R12), Y2, Y2
+	VMAXPS       224(R12), Y2, Y2
+	VMAXPS       Y3, Y2, Y3
+	VEXTRACTF128 $0x01, Y3, X2
+	VMAXPS       X3, X2, X2
+	VPERMILPS    $0x4e, X2, X3
+	VMAXPS       X2, X3, X2
+	VPERMILPS    $0xb1, X2, X3
+	VMAXPS       X2, X3, X2
+	VBROADCASTSS X2, Y2
+	VMOVSS       X2, (CX)(R13*4)
+	ADDQ         $0x00000a00, R12
+	INCQ         R13
+	CMPQ         R13, R11
+	JLT          top
+	VMOVUPS      (CX), X2
+	VSUBPS       X2, X1, X2
+	VMAXPS       decodeWordc2c80000<>+0(SB), X2, X2
+	VADDPS       decodeWord4b400000<>+0(SB), X2, X1
+	VSUBPS       decodeWord4b400000<>+0(SB), X1, X3
+	VSUBPS       X3, X2, X2
+	VPSLLD       $0x17, X1, X1
+	VMULPS       decodeWord3aaf6433<>+0(SB), X2, X3
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3d6357f7<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3e75fd26<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3f317218<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3f800000<>+0(SB), X3, X3
+	VPADDD       X1, X3, X2
+	VMOVUPS      X2, (DX)
+	XORQ         R12, R12
+
+head:
+	VBROADCASTSS (CX), Y3
+	VBROADCASTSS (DX), Y4
+	VMOVUPS      (AX), Y1
+	VMOVUPS      32(AX), Y2
+	VSUBPS       Y3, Y1, Y1
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y1, Y1
+	VADDPS       decodeWord4b400000<>+0(SB), Y1, Y5
+	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y6
+	VSUBPS       Y6, Y1, Y1
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y1, Y6
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3f317218<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3f800000<>+0(SB), Y6, Y6
+	VPADDD       Y5, Y6, Y1
+	VMOVAPS      Y1, Y5
+	VSUBPS       Y3, Y2, Y2
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y2, Y2
+	VADDPS       decodeWord4b400000<>+0(SB), Y2, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y2, Y2
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y2, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y2
+	VMOVAPS      Y2, Y6
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMULPS       (R9), Y1, Y1
+	VMOVAPS      Y1, Y1
+	VMULPS       32(R9), Y2, Y2
+	VMOVAPS      Y2, Y2
+	VMOVUPS      64(AX), Y7
+	VMOVUPS      96(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y8, Y8
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 64(AX)
+	VMOVUPS      Y8, 96(AX)
+	VMULPS       64(R9), Y7, Y7
+	VMAXPS       Y7, Y1, Y1
+	VMULPS       96(R9), Y8, Y8
+	VMAXPS       Y8, Y2, Y2
+	VMOVUPS      128(AX), Y7
+	VMOVUPS      160(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y8, Y8
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 128(AX)
+	VMOVUPS      Y8, 160(AX)
+	VMULPS       128(R9), Y7, Y7
+	VMAXPS       Y7, Y1, Y1
+	VMULPS       160(R9), Y8, Y8
+	VMAXPS       Y8, Y2, Y2
+	VMOVUPS      192(AX), Y7
+	VMOVUPS      224(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y3
+	VSUBPS       decodeWord4b400000<>+0(SB), Y3, Y9
+	VSUBPS       Y9, Y8, Y8
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y9
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3f317218<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3f800000<>+0(SB), Y9, Y9
+	VPADDD       Y3, Y9, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 192(AX)
+	VMOVUPS      Y8, 224(AX)
+	VMULPS       192(R9), Y7, Y7
+	VMAXPS       Y7, Y1, Y1
+	VMULPS       224(R9), Y8, Y8
+	VMAXPS       Y8, Y2, Y2
+	VMULPS       (BX), Y4, Y3
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      Y3, (BX)
+	VMULPS       32(BX), Y4, Y3
+	VADDPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 32(BX)
+	VMAXPS       Y1, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X1
+	VMAXPS       X2, X1, X1
+	VPERMILPS    $0x4e, X1, X2
+	VMAXPS       X1, X2, X1
+	VPERMILPS    $0xb1, X1, X2
+	VMAXPS       X1, X2, X1
+	VBROADCASTSS X1, Y1
+	VXORPS       X2, X2, X2
+	VXORPS       X3, X3, X3
+	VUCOMISS     decodeWord0d800000<>+0(SB), X1
+	JB           small
+	VDIVSS       X1, X0, X2
+	VDIVSS       X0, X1, X3
+
+small:
+	VMOVSS       X3, (DI)
+	VBROADCASTSS X2, Y1
+	VMOVUPS      (AX), Y2
+	VMOVUPS      32(AX), Y3
+	VMULPS       (R9), Y2, Y2
+	VMULPS       32(R9), Y3, Y3
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y1, Y3, Y3
+	VCVTPS2DQ    Y2, Y2
+	VCVTPS2DQ    Y3, Y3
+	VPACKSSDW    Y3, Y2, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSHUFB      decodePairs<>+0(SB), Y4, Y4
+	VMOVDQU      Y4, (SI)(R12*2)
+	VMOVAPS      Y2, Y2
+	VMOVAPS      Y3, Y3
+	VMOVUPS      64(AX), Y4
+	VMOVUPS      96(AX), Y5
+	VMULPS       64(R9), Y4, Y4
+	VMULPS       96(R9), Y5, Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 32(SI)(R12*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      128(AX), Y4
+	VMOVUPS      160(AX), Y5
+	VMULPS       128(R9), Y4, Y4
+	VMULPS       160(R9), Y5, Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 64(SI)(R12*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      192(AX), Y4
+	VMOVUPS      224(AX), Y5
+	VMULPS       192(R9), Y4, Y4
+	VMULPS       224(R9), Y5, Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y1
+	VPERMQ       $0xd8, Y1, Y1
+	VPSHUFB      decodePairs<>+0(SB), Y1, Y1
+	VMOVDQU      Y1, 96(SI)(R12*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VPADDD       Y2, Y3, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VPADDD       X2, X1, X1
+	VPSHUFD      $0x4e, X1, X2
+	VPADDD       X1, X2, X1
+	VPSHUFD      $0xb1, X1, X2
+	VPADDD       X1, X2, X1
+	VMOVD        X1, R13
+	IMULL        R10, R13
+	MOVL         R13, (R8)
+	ADDQ         $0x00000a00, AX
+	ADDQ         $0x04, CX
+	ADDQ         $0x04, DX
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000500, SI
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	DECQ         R11
+	JNZ          head
 	VZEROUPPER
 	RET
 
@@ -5044,29 +21388,29 @@ planes:
 	VMOVUPS       (BX)(R9*4), Z3
 	VMULPS        Z2, Z3, Z3
 	VCVTPS2DQ     Z3, Z3
-	VPMULLD       (SI)(R9*4), Z3, Z4
-	VPADDD        decodeWord00000080<>+0(SB), Z3, Z5
-	VPSRAD        $0x08, Z5, Z5
+	VPADDD        decodeWord00000080<>+0(SB), Z3, Z4
+	VPSRAD        $0x08, Z4, Z4
 	VPMOVDB       Z3, (AX)(R9*1)
-	VPMOVDB       Z5, 640(AX)(R9*1)
-	VMOVUPS       64(BX)(R9*4), Z3
-	VMULPS        Z2, Z3, Z3
-	VCVTPS2DQ     Z3, Z3
-	VPMULLD       64(SI)(R9*4), Z3, Z5
-	VPADDD        Z5, Z4, Z4
-	VPADDD        decodeWord00000080<>+0(SB), Z3, Z5
+	VPMOVDB       Z4, 640(AX)(R9*1)
+	VPMULLD       (SI)(R9*4), Z3, Z3
+	VMOVUPS       64(BX)(R9*4), Z4
+	VMULPS        Z2, Z4, Z4
+	VCVTPS2DQ     Z4, Z4
+	VPADDD        decodeWord00000080<>+0(SB), Z4, Z5
 	VPSRAD        $0x08, Z5, Z5
-	VPMOVDB       Z3, 16(AX)(R9*1)
+	VPMOVDB       Z4, 16(AX)(R9*1)
 	VPMOVDB       Z5, 656(AX)(R9*1)
-	VEXTRACTI64X4 $0x01, Z4, Y3
-	VPADDD        Y4, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X4
-	VPADDD        X3, X4, X4
-	VPSHUFD       $0x4e, X4, X3
-	VPADDD        X4, X3, X4
-	VPSHUFD       $0xb1, X4, X3
-	VPADDD        X4, X3, X4
-	VMOVD         X4, (R10)
+	VPMULLD       64(SI)(R9*4), Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VEXTRACTI64X4 $0x01, Z3, Y4
+	VPADDD        Y3, Y4, Y4
+	VEXTRACTI128  $0x01, Y4, X3
+	VPADDD        X4, X3, X3
+	VPSHUFD       $0x4e, X3, X4
+	VPADDD        X3, X4, X3
+	VPSHUFD       $0xb1, X3, X4
+	VPADDD        X3, X4, X3
+	VMOVD         X3, (R10)
 	ADDQ          $0x04, R10
 	ADDQ          $0x20, R9
 	CMPQ          R9, R8
@@ -5097,24 +21441,6 @@ DATA decodeWord7fffffff<>+52(SB)/4, $0x7fffffff
 DATA decodeWord7fffffff<>+56(SB)/4, $0x7fffffff
 DATA decodeWord7fffffff<>+60(SB)/4, $0x7fffffff
 GLOBL decodeWord7fffffff<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord0d800000<>+0(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+4(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+8(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+12(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+16(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+20(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+24(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+28(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+32(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+36(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+40(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+44(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+48(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+52(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+56(SB)/4, $0x0d800000
-DATA decodeWord0d800000<>+60(SB)/4, $0x0d800000
-GLOBL decodeWord0d800000<>(SB), RODATA|NOPTR, $64
 
 DATA decodeWord00000080<>+0(SB)/4, $0x00000080
 DATA decodeWord00000080<>+4(SB)/4, $0x00000080
@@ -5190,30 +21516,30 @@ planes:
 	VMULPS        (SI)(R10*4), Z3, Z3
 	VMULPS        Z2, Z3, Z3
 	VCVTPS2DQ     Z3, Z3
-	VPMULLD       (DI)(R10*4), Z3, Z4
-	VPADDD        decodeWord00000080<>+0(SB), Z3, Z5
-	VPSRAD        $0x08, Z5, Z5
+	VPADDD        decodeWord00000080<>+0(SB), Z3, Z4
+	VPSRAD        $0x08, Z4, Z4
 	VPMOVDB       Z3, (AX)(R10*1)
-	VPMOVDB       Z5, 640(AX)(R10*1)
-	VMOVUPS       64(BX)(R10*4), Z3
-	VMULPS        64(SI)(R10*4), Z3, Z3
-	VMULPS        Z2, Z3, Z3
-	VCVTPS2DQ     Z3, Z3
-	VPMULLD       64(DI)(R10*4), Z3, Z5
-	VPADDD        Z5, Z4, Z4
-	VPADDD        decodeWord00000080<>+0(SB), Z3, Z5
+	VPMOVDB       Z4, 640(AX)(R10*1)
+	VPMULLD       (DI)(R10*4), Z3, Z3
+	VMOVUPS       64(BX)(R10*4), Z4
+	VMULPS        64(SI)(R10*4), Z4, Z4
+	VMULPS        Z2, Z4, Z4
+	VCVTPS2DQ     Z4, Z4
+	VPADDD        decodeWord00000080<>+0(SB), Z4, Z5
 	VPSRAD        $0x08, Z5, Z5
-	VPMOVDB       Z3, 16(AX)(R10*1)
+	VPMOVDB       Z4, 16(AX)(R10*1)
 	VPMOVDB       Z5, 656(AX)(R10*1)
-	VEXTRACTI64X4 $0x01, Z4, Y3
-	VPADDD        Y4, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X4
-	VPADDD        X3, X4, X4
-	VPSHUFD       $0x4e, X4, X3
-	VPADDD        X4, X3, X4
-	VPSHUFD       $0xb1, X4, X3
-	VPADDD        X4, X3, X4
-	VMOVD         X4, (R11)
+	VPMULLD       64(DI)(R10*4), Z4, Z4
+	VPADDD        Z4, Z3, Z3
+	VEXTRACTI64X4 $0x01, Z3, Y4
+	VPADDD        Y3, Y4, Y4
+	VEXTRACTI128  $0x01, Y4, X3
+	VPADDD        X4, X3, X3
+	VPSHUFD       $0x4e, X3, X4
+	VPADDD        X3, X4, X3
+	VPSHUFD       $0xb1, X3, X4
+	VPADDD        X3, X4, X3
+	VMOVD         X3, (R11)
 	ADDQ          $0x04, R11
 	ADDQ          $0x20, R10
 	CMPQ          R10, R9
@@ -5224,42 +21550,6 @@ planes:
 	ADDQ          $0x04, CX
 	DECQ          R8
 	JNZ           head
-	VZEROUPPER
-	RET
-
-// func scoreUniformAVX512(z *float32, sums *int32, unit *float32, add *float32, heads int, blocks int)
-// Requires: AVX, AVX512F
-TEXT ·scoreUniformAVX512(SB), NOSPLIT, $0-48
-	MOVQ z+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ unit+16(FP), DX
-	MOVQ add+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ blocks+40(FP), DI
-
-block:
-	MOVQ AX, R8
-	XORQ R9, R9
-
-head:
-	VBROADCASTSS (DX)(R9*4), Z0
-	VBROADCASTSS (BX)(R9*4), Z1
-	VCVTDQ2PS    (CX), Z2
-	VMULPS       Z0, Z2, Z2
-	VADDPS       Z1, Z2, Z2
-	VMOVUPS      Z2, (R8)
-	VCVTDQ2PS    64(CX), Z2
-	VMULPS       Z0, Z2, Z2
-	VADDPS       Z1, Z2, Z2
-	VMOVUPS      Z2, 64(R8)
-	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R8
-	INCQ         R9
-	CMPQ         R9, SI
-	JLT          head
-	ADDQ         $0x00000080, AX
-	DECQ         DI
-	JNZ          block
 	VZEROUPPER
 	RET
 
@@ -5469,396 +21759,6 @@ done1:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX512(z *float32, m *float32, r *float32, l *float32, heads int)
-// Requires: AVX, AVX512F
-TEXT ·softmaxAVX512(SB), NOSPLIT, $0-40
-	MOVQ z+0(FP), AX
-	MOVQ m+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ l+24(FP), BX
-	MOVQ heads+32(FP), SI
-
-head:
-	VBROADCASTSS  (CX), Z0
-	VMAXPS        (AX), Z0, Z1
-	VMAXPS        64(AX), Z1, Z1
-	VMAXPS        128(AX), Z1, Z1
-	VMAXPS        192(AX), Z1, Z1
-	VEXTRACTF64X4 $0x01, Z1, Y2
-	VMAXPS        Y1, Y2, Y2
-	VEXTRACTF128  $0x01, Y2, X1
-	VMAXPS        X2, X1, X1
-	VPERMILPS     $0x4e, X1, X2
-	VMAXPS        X1, X2, X1
-	VPERMILPS     $0xb1, X1, X2
-	VMAXPS        X1, X2, X1
-	VBROADCASTSS  X1, Z1
-	VMOVSS        X1, (CX)
-	VSUBPS        Z1, Z0, Z0
-	VADDPS        decodeWord4b400000<>+0(SB), Z0, Z2
-	VSUBPS        decodeWord4b400000<>+0(SB), Z2, Z2
-	VSUBPS        Z2, Z0, Z3
-	VMOVUPS       decodeWord39222000<>+0(SB), Z4
-	VMULPS        Z3, Z4, Z4
-	VADDPS        decodeWord3aafa460<>+0(SB), Z4, Z4
-	VMULPS        Z3, Z4, Z4
-	VADDPS        decodeWord3c1d950e<>+0(SB), Z4, Z4
-	VMULPS        Z3, Z4, Z4
-	VADDPS        decodeWord3d635766<>+0(SB), Z4, Z4
-	VMULPS        Z3, Z4, Z4
-	VADDPS        decodeWord3e75fdf0<>+0(SB), Z4, Z4
-	VMULPS        Z3, Z4, Z4
-	VADDPS        decodeWord3f317218<>+0(SB), Z4, Z4
-	VMULPS        Z3, Z4, Z4
-	VADDPS        decodeWord3f800000<>+0(SB), Z4, Z4
-	VCVTPS2DQ     Z2, Z2
-	VPSLLD        $0x17, Z2, Z2
-	VCMPPS        $0x0d, decodeWordc2fc0000<>+0(SB), Z0, K1
-	VPADDD.Z      Z2, Z4, K1, Z0
-	VMOVSS        X0, (DX)
-	VMOVUPS       (AX), Z2
-	VSUBPS        Z1, Z2, Z2
-	VADDPS        decodeWord4b400000<>+0(SB), Z2, Z3
-	VSUBPS        decodeWord4b400000<>+0(SB), Z3, Z3
-	VSUBPS        Z3, Z2, Z4
-	VMOVUPS       decodeWord39222000<>+0(SB), Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3aafa460<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3c1d950e<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3d635766<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3e75fdf0<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3f317218<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3f800000<>+0(SB), Z5, Z5
-	VCVTPS2DQ     Z3, Z3
-	VPSLLD        $0x17, Z3, Z3
-	VCMPPS        $0x0d, decodeWordc2fc0000<>+0(SB), Z2, K1
-	VPADDD.Z      Z3, Z5, K1, Z2
-	VMOVUPS       Z2, (AX)
-	VMOVUPS       64(AX), Z3
-	VSUBPS        Z1, Z3, Z3
-	VADDPS        decodeWord4b400000<>+0(SB), Z3, Z4
-	VSUBPS        decodeWord4b400000<>+0(SB), Z4, Z4
-	VSUBPS        Z4, Z3, Z5
-	VMOVUPS       decodeWord39222000<>+0(SB), Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3aafa460<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3c1d950e<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3d635766<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3e75fdf0<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3f317218<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3f800000<>+0(SB), Z6, Z6
-	VCVTPS2DQ     Z4, Z4
-	VPSLLD        $0x17, Z4, Z4
-	VCMPPS        $0x0d, decodeWordc2fc0000<>+0(SB), Z3, K1
-	VPADDD.Z      Z4, Z6, K1, Z3
-	VMOVUPS       Z3, 64(AX)
-	VADDPS        Z3, Z2, Z2
-	VMOVUPS       128(AX), Z3
-	VSUBPS        Z1, Z3, Z3
-	VADDPS        decodeWord4b400000<>+0(SB), Z3, Z4
-	VSUBPS        decodeWord4b400000<>+0(SB), Z4, Z4
-	VSUBPS        Z4, Z3, Z5
-	VMOVUPS       decodeWord39222000<>+0(SB), Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3aafa460<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3c1d950e<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3d635766<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3e75fdf0<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3f317218<>+0(SB), Z6, Z6
-	VMULPS        Z5, Z6, Z6
-	VADDPS        decodeWord3f800000<>+0(SB), Z6, Z6
-	VCVTPS2DQ     Z4, Z4
-	VPSLLD        $0x17, Z4, Z4
-	VCMPPS        $0x0d, decodeWordc2fc0000<>+0(SB), Z3, K1
-	VPADDD.Z      Z4, Z6, K1, Z3
-	VMOVUPS       Z3, 128(AX)
-	VADDPS        Z3, Z2, Z2
-	VMOVUPS       192(AX), Z3
-	VSUBPS        Z1, Z3, Z3
-	VADDPS        decodeWord4b400000<>+0(SB), Z3, Z1
-	VSUBPS        decodeWord4b400000<>+0(SB), Z1, Z1
-	VSUBPS        Z1, Z3, Z4
-	VMOVUPS       decodeWord39222000<>+0(SB), Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3aafa460<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3c1d950e<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3d635766<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3e75fdf0<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3f317218<>+0(SB), Z5, Z5
-	VMULPS        Z4, Z5, Z5
-	VADDPS        decodeWord3f800000<>+0(SB), Z5, Z5
-	VCVTPS2DQ     Z1, Z1
-	VPSLLD        $0x17, Z1, Z1
-	VCMPPS        $0x0d, decodeWordc2fc0000<>+0(SB), Z3, K1
-	VPADDD.Z      Z1, Z5, K1, Z3
-	VMOVUPS       Z3, 192(AX)
-	VADDPS        Z3, Z2, Z2
-	VMULPS        (BX), Z0, Z0
-	VADDPS        Z2, Z0, Z0
-	VMOVUPS       Z0, (BX)
-	ADDQ          $0x00000a00, AX
-	ADDQ          $0x04, CX
-	ADDQ          $0x04, DX
-	ADDQ          $0x40, BX
-	DECQ          SI
-	JNZ           head
-	VZEROUPPER
-	RET
-
-DATA decodeWord4b400000<>+0(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+4(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+8(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+12(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+16(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+20(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+24(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+28(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+32(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+36(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+40(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+44(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+48(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+52(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+56(SB)/4, $0x4b400000
-DATA decodeWord4b400000<>+60(SB)/4, $0x4b400000
-GLOBL decodeWord4b400000<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord39222000<>+0(SB)/4, $0x39222000
-DATA decodeWord39222000<>+4(SB)/4, $0x39222000
-DATA decodeWord39222000<>+8(SB)/4, $0x39222000
-DATA decodeWord39222000<>+12(SB)/4, $0x39222000
-DATA decodeWord39222000<>+16(SB)/4, $0x39222000
-DATA decodeWord39222000<>+20(SB)/4, $0x39222000
-DATA decodeWord39222000<>+24(SB)/4, $0x39222000
-DATA decodeWord39222000<>+28(SB)/4, $0x39222000
-DATA decodeWord39222000<>+32(SB)/4, $0x39222000
-DATA decodeWord39222000<>+36(SB)/4, $0x39222000
-DATA decodeWord39222000<>+40(SB)/4, $0x39222000
-DATA decodeWord39222000<>+44(SB)/4, $0x39222000
-DATA decodeWord39222000<>+48(SB)/4, $0x39222000
-DATA decodeWord39222000<>+52(SB)/4, $0x39222000
-DATA decodeWord39222000<>+56(SB)/4, $0x39222000
-DATA decodeWord39222000<>+60(SB)/4, $0x39222000
-GLOBL decodeWord39222000<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord3aafa460<>+0(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+4(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+8(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+12(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+16(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+20(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+24(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+28(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+32(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+36(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+40(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+44(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+48(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+52(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+56(SB)/4, $0x3aafa460
-DATA decodeWord3aafa460<>+60(SB)/4, $0x3aafa460
-GLOBL decodeWord3aafa460<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord3c1d950e<>+0(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+4(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+8(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+12(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+16(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+20(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+24(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+28(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+32(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+36(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+40(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+44(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+48(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+52(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+56(SB)/4, $0x3c1d950e
-DATA decodeWord3c1d950e<>+60(SB)/4, $0x3c1d950e
-GLOBL decodeWord3c1d950e<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord3d635766<>+0(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+4(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+8(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+12(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+16(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+20(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+24(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+28(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+32(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+36(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+40(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+44(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+48(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+52(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+56(SB)/4, $0x3d635766
-DATA decodeWord3d635766<>+60(SB)/4, $0x3d635766
-GLOBL decodeWord3d635766<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord3e75fdf0<>+0(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+4(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+8(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+12(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+16(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+20(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+24(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+28(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+32(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+36(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+40(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+44(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+48(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+52(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+56(SB)/4, $0x3e75fdf0
-DATA decodeWord3e75fdf0<>+60(SB)/4, $0x3e75fdf0
-GLOBL decodeWord3e75fdf0<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord3f317218<>+0(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+4(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+8(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+12(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+16(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+20(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+24(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+28(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+32(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+36(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+40(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+44(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+48(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+52(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+56(SB)/4, $0x3f317218
-DATA decodeWord3f317218<>+60(SB)/4, $0x3f317218
-GLOBL decodeWord3f317218<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWord3f800000<>+0(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+4(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+8(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+12(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+16(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+20(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+24(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+28(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+32(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+36(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+40(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+44(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+48(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+52(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+56(SB)/4, $0x3f800000
-DATA decodeWord3f800000<>+60(SB)/4, $0x3f800000
-GLOBL decodeWord3f800000<>(SB), RODATA|NOPTR, $64
-
-DATA decodeWordc2fc0000<>+0(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+4(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+8(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+12(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+16(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+20(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+24(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+28(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+32(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+36(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+40(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+44(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+48(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+52(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+56(SB)/4, $0xc2fc0000
-DATA decodeWordc2fc0000<>+60(SB)/4, $0xc2fc0000
-GLOBL decodeWordc2fc0000<>(SB), RODATA|NOPTR, $64
-
-// func accumulatex1AVX512(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
-// Requires: AVX, AVX512F
-TEXT ·accumulatex1AVX512(SB), NOSPLIT, $0-48
-	MOVQ o+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ unit+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ blocks+40(FP), DI
-
-block:
-	XORQ R8, R8
-	MOVQ AX, R9
-
-head:
-	VBROADCASTSS (DX)(R8*4), Z0
-	VBROADCASTSS (BX)(R8*4), Z1
-	VMOVUPS      (R9), Z2
-	VMULPS       Z0, Z2, Z2
-	VCVTDQ2PS    (CX), Z0
-	VMULPS       Z1, Z0, Z0
-	VADDPS       Z0, Z2, Z2
-	VMOVUPS      Z2, (R9)
-	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000a00, R9
-	INCQ         R8
-	CMPQ         R8, SI
-	JLT          head
-	ADDQ         $0x00000040, AX
-	DECQ         DI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func accumulatex2AVX512(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
-// Requires: AVX, AVX512F
-TEXT ·accumulatex2AVX512(SB), NOSPLIT, $0-48
-	MOVQ o+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ unit+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ blocks+40(FP), DI
-
-block:
-	XORQ R8, R8
-	MOVQ AX, R9
-
-head:
-	VBROADCASTSS (DX)(R8*4), Z0
-	VBROADCASTSS (BX)(R8*4), Z1
-	VMOVUPS      (R9), Z2
-	VMULPS       Z0, Z2, Z2
-	VCVTDQ2PS    (CX), Z3
-	VMULPS       Z1, Z3, Z3
-	VADDPS       Z3, Z2, Z2
-	VMOVUPS      Z2, (R9)
-	VMOVUPS      64(R9), Z2
-	VMULPS       Z0, Z2, Z2
-	VCVTDQ2PS    64(CX), Z0
-	VMULPS       Z1, Z0, Z0
-	VADDPS       Z0, Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R9
-	INCQ         R8
-	CMPQ         R8, SI
-	JLT          head
-	ADDQ         $0x00000080, AX
-	DECQ         DI
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func accumulateScaledx1AVX512(o *float32, sums *int32, r *float32, unit *float32, scale *float32, heads int, blocks int)
 // Requires: AVX, AVX512F
 TEXT ·accumulateScaledx1AVX512(SB), NOSPLIT, $0-56
@@ -6032,34 +21932,6 @@ head:
 	ADDQ         $0x00000080, R8
 	DECQ         R10
 	JNZ          block
-	VZEROUPPER
-	RET
-
-// func accumulateFloatAVX512(o *float32, sums *float32, r *float32, heads int, n int)
-// Requires: AVX, AVX512F
-TEXT ·accumulateFloatAVX512(SB), NOSPLIT, $0-40
-	MOVQ o+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ heads+24(FP), BX
-	MOVQ n+32(FP), SI
-
-head:
-	VBROADCASTSS (DX), Z0
-	XORQ         DI, DI
-
-lane:
-	VMULPS  (AX)(DI*4), Z0, Z1
-	VADDPS  (CX)(DI*4), Z1, Z1
-	VMOVUPS Z1, (AX)(DI*4)
-	ADDQ    $0x10, DI
-	CMPQ    DI, SI
-	JLT     lane
-	ADDQ    $0x00000a00, AX
-	ADDQ    $0x00000a00, CX
-	ADDQ    $0x04, DX
-	DECQ    BX
-	JNZ     head
 	VZEROUPPER
 	RET
 
@@ -6263,17 +22135,17 @@ head:
 
 amax:
 	VMOVUPS      (BX)(R9*4), Y3
+	VMOVUPS      32(BX)(R9*4), Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
-	VMOVUPS      32(BX)(R9*4), Y3
-	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
-	VMAXPS       Y3, Y2, Y2
+	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
+	VMAXPS       Y4, Y2, Y2
 	VMOVUPS      64(BX)(R9*4), Y3
+	VMOVUPS      96(BX)(R9*4), Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
-	VMOVUPS      96(BX)(R9*4), Y3
-	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
-	VMAXPS       Y3, Y2, Y2
+	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
+	VMAXPS       Y4, Y2, Y2
 	ADDQ         $0x20, R9
 	CMPQ         R9, R8
 	JLT          amax
@@ -6300,32 +22172,32 @@ small:
 
 planes:
 	VMOVUPS      (BX)(R9*4), Y2
-	VMULPS       Y1, Y2, Y2
-	VCVTPS2DQ    Y2, Y2
-	VPMULLD      (SI)(R9*4), Y2, Y4
 	VMOVUPS      32(BX)(R9*4), Y3
-	VMULPS       Y1, Y3, Y3
-	VCVTPS2DQ    Y3, Y3
-	VPMULLD      32(SI)(R9*4), Y3, Y5
-	VPACKSSDW    Y3, Y2, Y2
-	VPERMQ       $0xd8, Y2, Y2
-	VPSHUFB      decodePairs<>+0(SB), Y2, Y2
-	VMOVDQU      Y2, (AX)(R9*2)
-	VMOVUPS      64(BX)(R9*4), Y2
 	VMULPS       Y1, Y2, Y2
-	VCVTPS2DQ    Y2, Y2
-	VPMULLD      64(SI)(R9*4), Y2, Y3
-	VPADDD       Y3, Y4, Y4
-	VMOVUPS      96(BX)(R9*4), Y3
 	VMULPS       Y1, Y3, Y3
+	VCVTPS2DQ    Y2, Y2
 	VCVTPS2DQ    Y3, Y3
-	VPMULLD      96(SI)(R9*4), Y3, Y6
-	VPADDD       Y6, Y5, Y5
-	VPACKSSDW    Y3, Y2, Y2
-	VPERMQ       $0xd8, Y2, Y2
-	VPSHUFB      decodePairs<>+0(SB), Y2, Y2
-	VMOVDQU      Y2, 32(AX)(R9*2)
-	VPADDD       Y4, Y5, Y3
+	VPACKSSDW    Y3, Y2, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSHUFB      decodePairs<>+0(SB), Y4, Y4
+	VMOVDQU      Y4, (AX)(R9*2)
+	VPMULLD      (SI)(R9*4), Y2, Y2
+	VPMULLD      32(SI)(R9*4), Y3, Y3
+	VMOVUPS      64(BX)(R9*4), Y4
+	VMOVUPS      96(BX)(R9*4), Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 32(AX)(R9*2)
+	VPMULLD      64(SI)(R9*4), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMULLD      96(SI)(R9*4), Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPADDD       Y2, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X2
 	VPADDD       X3, X2, X2
 	VPSHUFD      $0x4e, X2, X3
@@ -6345,12 +22217,6 @@ planes:
 	JNZ          head
 	VZEROUPPER
 	RET
-
-DATA decodePairs<>+0(SB)/8, $0x0706030205040100
-DATA decodePairs<>+8(SB)/8, $0x0f0e0b0a0d0c0908
-DATA decodePairs<>+16(SB)/8, $0x0706030205040100
-DATA decodePairs<>+24(SB)/8, $0x0f0e0b0a0d0c0908
-GLOBL decodePairs<>(SB), RODATA|NOPTR, $32
 
 // func foldScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, SSE
@@ -6372,21 +22238,21 @@ head:
 
 amax:
 	VMOVUPS      (BX)(R10*4), Y3
+	VMOVUPS      32(BX)(R10*4), Y4
 	VMULPS       (SI)(R10*4), Y3, Y3
+	VMULPS       32(SI)(R10*4), Y4, Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
-	VMOVUPS      32(BX)(R10*4), Y3
-	VMULPS       32(SI)(R10*4), Y3, Y3
-	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
-	VMAXPS       Y3, Y2, Y2
+	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
+	VMAXPS       Y4, Y2, Y2
 	VMOVUPS      64(BX)(R10*4), Y3
+	VMOVUPS      96(BX)(R10*4), Y4
 	VMULPS       64(SI)(R10*4), Y3, Y3
+	VMULPS       96(SI)(R10*4), Y4, Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
-	VMOVUPS      96(BX)(R10*4), Y3
-	VMULPS       96(SI)(R10*4), Y3, Y3
-	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
-	VMAXPS       Y3, Y2, Y2
+	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
+	VMAXPS       Y4, Y2, Y2
 	ADDQ         $0x20, R10
 	CMPQ         R10, R9
 	JLT          amax
@@ -6413,36 +22279,36 @@ small:
 
 planes:
 	VMOVUPS      (BX)(R10*4), Y2
-	VMULPS       (SI)(R10*4), Y2, Y2
-	VMULPS       Y1, Y2, Y2
-	VCVTPS2DQ    Y2, Y2
-	VPMULLD      (DI)(R10*4), Y2, Y4
 	VMOVUPS      32(BX)(R10*4), Y3
+	VMULPS       (SI)(R10*4), Y2, Y2
 	VMULPS       32(SI)(R10*4), Y3, Y3
-	VMULPS       Y1, Y3, Y3
-	VCVTPS2DQ    Y3, Y3
-	VPMULLD      32(DI)(R10*4), Y3, Y5
-	VPACKSSDW    Y3, Y2, Y2
-	VPERMQ       $0xd8, Y2, Y2
-	VPSHUFB      decodePairs<>+0(SB), Y2, Y2
-	VMOVDQU      Y2, (AX)(R10*2)
-	VMOVUPS      64(BX)(R10*4), Y2
-	VMULPS       64(SI)(R10*4), Y2, Y2
 	VMULPS       Y1, Y2, Y2
-	VCVTPS2DQ    Y2, Y2
-	VPMULLD      64(DI)(R10*4), Y2, Y3
-	VPADDD       Y3, Y4, Y4
-	VMOVUPS      96(BX)(R10*4), Y3
-	VMULPS       96(SI)(R10*4), Y3, Y3
 	VMULPS       Y1, Y3, Y3
+	VCVTPS2DQ    Y2, Y2
 	VCVTPS2DQ    Y3, Y3
-	VPMULLD      96(DI)(R10*4), Y3, Y6
-	VPADDD       Y6, Y5, Y5
-	VPACKSSDW    Y3, Y2, Y2
-	VPERMQ       $0xd8, Y2, Y2
-	VPSHUFB      decodePairs<>+0(SB), Y2, Y2
-	VMOVDQU      Y2, 32(AX)(R10*2)
-	VPADDD       Y4, Y5, Y3
+	VPACKSSDW    Y3, Y2, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSHUFB      decodePairs<>+0(SB), Y4, Y4
+	VMOVDQU      Y4, (AX)(R10*2)
+	VPMULLD      (DI)(R10*4), Y2, Y2
+	VPMULLD      32(DI)(R10*4), Y3, Y3
+	VMOVUPS      64(BX)(R10*4), Y4
+	VMOVUPS      96(BX)(R10*4), Y5
+	VMULPS       64(SI)(R10*4), Y4, Y4
+	VMULPS       96(SI)(R10*4), Y5, Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 32(AX)(R10*2)
+	VPMULLD      64(DI)(R10*4), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMULLD      96(DI)(R10*4), Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPADDD       Y2, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X2
 	VPADDD       X3, X2, X2
 	VPSHUFD      $0x4e, X2, X3
@@ -6460,50 +22326,6 @@ planes:
 	ADDQ         $0x04, CX
 	DECQ         R8
 	JNZ          head
-	VZEROUPPER
-	RET
-
-// func scoreUniformAVX2(z *float32, sums *int32, unit *float32, add *float32, heads int, blocks int)
-// Requires: AVX
-TEXT ·scoreUniformAVX2(SB), NOSPLIT, $0-48
-	MOVQ z+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ unit+16(FP), DX
-	MOVQ add+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ blocks+40(FP), DI
-
-block:
-	MOVQ AX, R8
-	XORQ R9, R9
-
-head:
-	VBROADCASTSS (DX)(R9*4), Y0
-	VBROADCASTSS (BX)(R9*4), Y1
-	VCVTDQ2PS    (CX), Y2
-	VMULPS       Y0, Y2, Y2
-	VADDPS       Y1, Y2, Y2
-	VMOVUPS      Y2, (R8)
-	VCVTDQ2PS    32(CX), Y2
-	VMULPS       Y0, Y2, Y2
-	VADDPS       Y1, Y2, Y2
-	VMOVUPS      Y2, 32(R8)
-	VCVTDQ2PS    64(CX), Y2
-	VMULPS       Y0, Y2, Y2
-	VADDPS       Y1, Y2, Y2
-	VMOVUPS      Y2, 64(R8)
-	VCVTDQ2PS    96(CX), Y2
-	VMULPS       Y0, Y2, Y2
-	VADDPS       Y1, Y2, Y2
-	VMOVUPS      Y2, 96(R8)
-	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R8
-	INCQ         R9
-	CMPQ         R9, SI
-	JLT          head
-	ADDQ         $0x00000080, AX
-	DECQ         DI
-	JNZ          block
 	VZEROUPPER
 	RET
 
@@ -6793,362 +22615,6 @@ done1:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX2(z *float32, m *float32, r *float32, l *float32, heads int)
-// Requires: AVX, AVX2
-TEXT ·softmaxAVX2(SB), NOSPLIT, $0-40
-	MOVQ z+0(FP), AX
-	MOVQ m+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ l+24(FP), BX
-	MOVQ heads+32(FP), SI
-
-head:
-	VBROADCASTSS (CX), Y0
-	VMAXPS       (AX), Y0, Y1
-	VMAXPS       64(AX), Y1, Y1
-	VMAXPS       128(AX), Y1, Y1
-	VMAXPS       192(AX), Y1, Y1
-	VMAXPS       32(AX), Y0, Y2
-	VMAXPS       96(AX), Y2, Y2
-	VMAXPS       160(AX), Y2, Y2
-	VMAXPS       224(AX), Y2, Y2
-	VMAXPS       Y1, Y2, Y2
-	VEXTRACTF128 $0x01, Y2, X1
-	VMAXPS       X2, X1, X1
-	VPERMILPS    $0x4e, X1, X2
-	VMAXPS       X1, X2, X1
-	VPERMILPS    $0xb1, X1, X2
-	VMAXPS       X1, X2, X1
-	VBROADCASTSS X1, Y1
-	VMOVSS       X1, (CX)
-	VSUBPS       Y1, Y0, Y0
-	VADDPS       decodeWord4b400000<>+0(SB), Y0, Y2
-	VSUBPS       decodeWord4b400000<>+0(SB), Y2, Y2
-	VSUBPS       Y2, Y0, Y3
-	VMOVUPS      decodeWord39222000<>+0(SB), Y4
-	VMULPS       Y3, Y4, Y4
-	VADDPS       decodeWord3aafa460<>+0(SB), Y4, Y4
-	VMULPS       Y3, Y4, Y4
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y4, Y4
-	VMULPS       Y3, Y4, Y4
-	VADDPS       decodeWord3d635766<>+0(SB), Y4, Y4
-	VMULPS       Y3, Y4, Y4
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y4, Y4
-	VMULPS       Y3, Y4, Y4
-	VADDPS       decodeWord3f317218<>+0(SB), Y4, Y4
-	VMULPS       Y3, Y4, Y4
-	VADDPS       decodeWord3f800000<>+0(SB), Y4, Y4
-	VCVTPS2DQ    Y2, Y2
-	VPSLLD       $0x17, Y2, Y2
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y0, Y0
-	VPADDD       Y2, Y4, Y4
-	VANDPS       Y0, Y4, Y0
-	VMOVSS       X0, (DX)
-	VMOVUPS      (AX), Y2
-	VSUBPS       Y1, Y2, Y2
-	VADDPS       decodeWord4b400000<>+0(SB), Y2, Y3
-	VSUBPS       decodeWord4b400000<>+0(SB), Y3, Y3
-	VSUBPS       Y3, Y2, Y4
-	VMOVUPS      decodeWord39222000<>+0(SB), Y5
-	VMULPS       Y4, Y5, Y5
-	VADDPS       decodeWord3aafa460<>+0(SB), Y5, Y5
-	VMULPS       Y4, Y5, Y5
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y5, Y5
-	VMULPS       Y4, Y5, Y5
-	VADDPS       decodeWord3d635766<>+0(SB), Y5, Y5
-	VMULPS       Y4, Y5, Y5
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y5, Y5
-	VMULPS       Y4, Y5, Y5
-	VADDPS       decodeWord3f317218<>+0(SB), Y5, Y5
-	VMULPS       Y4, Y5, Y5
-	VADDPS       decodeWord3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y2, Y2
-	VPADDD       Y3, Y5, Y5
-	VANDPS       Y2, Y5, Y2
-	VMOVUPS      Y2, (AX)
-	VMOVUPS      32(AX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VADDPS       decodeWord4b400000<>+0(SB), Y3, Y4
-	VSUBPS       decodeWord4b400000<>+0(SB), Y4, Y4
-	VSUBPS       Y4, Y3, Y5
-	VMOVUPS      decodeWord39222000<>+0(SB), Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3aafa460<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3d635766<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3f317218<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3f800000<>+0(SB), Y6, Y6
-	VCVTPS2DQ    Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y3, Y3
-	VPADDD       Y4, Y6, Y6
-	VANDPS       Y3, Y6, Y3
-	VMOVUPS      Y3, 32(AX)
-	VMOVUPS      64(AX), Y4
-	VSUBPS       Y1, Y4, Y4
-	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y5
-	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y5
-	VSUBPS       Y5, Y4, Y6
-	VMOVUPS      decodeWord39222000<>+0(SB), Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3aafa460<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3d635766<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
-	VCVTPS2DQ    Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y4, Y4
-	VPADDD       Y5, Y7, Y7
-	VANDPS       Y4, Y7, Y4
-	VMOVUPS      Y4, 64(AX)
-	VADDPS       Y4, Y2, Y2
-	VMOVUPS      96(AX), Y4
-	VSUBPS       Y1, Y4, Y4
-	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y5
-	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y5
-	VSUBPS       Y5, Y4, Y6
-	VMOVUPS      decodeWord39222000<>+0(SB), Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3aafa460<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3d635766<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
-	VCVTPS2DQ    Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y4, Y4
-	VPADDD       Y5, Y7, Y7
-	VANDPS       Y4, Y7, Y4
-	VMOVUPS      Y4, 96(AX)
-	VADDPS       Y4, Y3, Y3
-	VMOVUPS      128(AX), Y4
-	VSUBPS       Y1, Y4, Y4
-	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y5
-	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y5
-	VSUBPS       Y5, Y4, Y6
-	VMOVUPS      decodeWord39222000<>+0(SB), Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3aafa460<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3d635766<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
-	VCVTPS2DQ    Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y4, Y4
-	VPADDD       Y5, Y7, Y7
-	VANDPS       Y4, Y7, Y4
-	VMOVUPS      Y4, 128(AX)
-	VADDPS       Y4, Y2, Y2
-	VMOVUPS      160(AX), Y4
-	VSUBPS       Y1, Y4, Y4
-	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y5
-	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y5
-	VSUBPS       Y5, Y4, Y6
-	VMOVUPS      decodeWord39222000<>+0(SB), Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3aafa460<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3d635766<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
-	VCVTPS2DQ    Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y4, Y4
-	VPADDD       Y5, Y7, Y7
-	VANDPS       Y4, Y7, Y4
-	VMOVUPS      Y4, 160(AX)
-	VADDPS       Y4, Y3, Y3
-	VMOVUPS      192(AX), Y4
-	VSUBPS       Y1, Y4, Y4
-	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y5
-	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y5
-	VSUBPS       Y5, Y4, Y6
-	VMOVUPS      decodeWord39222000<>+0(SB), Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3aafa460<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3d635766<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
-	VMULPS       Y6, Y7, Y7
-	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
-	VCVTPS2DQ    Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y4, Y4
-	VPADDD       Y5, Y7, Y7
-	VANDPS       Y4, Y7, Y4
-	VMOVUPS      Y4, 192(AX)
-	VADDPS       Y4, Y2, Y2
-	VMOVUPS      224(AX), Y4
-	VSUBPS       Y1, Y4, Y4
-	VADDPS       decodeWord4b400000<>+0(SB), Y4, Y1
-	VSUBPS       decodeWord4b400000<>+0(SB), Y1, Y1
-	VSUBPS       Y1, Y4, Y5
-	VMOVUPS      decodeWord39222000<>+0(SB), Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3aafa460<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3c1d950e<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3d635766<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3e75fdf0<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3f317218<>+0(SB), Y6, Y6
-	VMULPS       Y5, Y6, Y6
-	VADDPS       decodeWord3f800000<>+0(SB), Y6, Y6
-	VCVTPS2DQ    Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VCMPPS       $0x0d, decodeWordc2fc0000<>+0(SB), Y4, Y4
-	VPADDD       Y1, Y6, Y6
-	VANDPS       Y4, Y6, Y4
-	VMOVUPS      Y4, 224(AX)
-	VADDPS       Y4, Y3, Y3
-	VMULPS       (BX), Y0, Y1
-	VADDPS       Y2, Y1, Y1
-	VMOVUPS      Y1, (BX)
-	VMULPS       32(BX), Y0, Y0
-	VADDPS       Y3, Y0, Y0
-	VMOVUPS      Y0, 32(BX)
-	ADDQ         $0x00000a00, AX
-	ADDQ         $0x04, CX
-	ADDQ         $0x04, DX
-	ADDQ         $0x40, BX
-	DECQ         SI
-	JNZ          head
-	VZEROUPPER
-	RET
-
-// func accumulatex1AVX2(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
-// Requires: AVX
-TEXT ·accumulatex1AVX2(SB), NOSPLIT, $0-48
-	MOVQ o+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ unit+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ blocks+40(FP), DI
-
-block:
-	XORQ R8, R8
-	MOVQ AX, R9
-
-head:
-	VBROADCASTSS (DX)(R8*4), Y0
-	VBROADCASTSS (BX)(R8*4), Y1
-	VMOVUPS      (R9), Y2
-	VMULPS       Y0, Y2, Y2
-	VCVTDQ2PS    (CX), Y3
-	VMULPS       Y1, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, (R9)
-	VMOVUPS      32(R9), Y2
-	VMULPS       Y0, Y2, Y2
-	VCVTDQ2PS    32(CX), Y0
-	VMULPS       Y1, Y0, Y0
-	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 32(R9)
-	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000a00, R9
-	INCQ         R8
-	CMPQ         R8, SI
-	JLT          head
-	ADDQ         $0x00000040, AX
-	DECQ         DI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func accumulatex2AVX2(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
-// Requires: AVX
-TEXT ·accumulatex2AVX2(SB), NOSPLIT, $0-48
-	MOVQ o+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ unit+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ blocks+40(FP), DI
-
-block:
-	XORQ R8, R8
-	MOVQ AX, R9
-
-head:
-	VBROADCASTSS (DX)(R8*4), Y0
-	VBROADCASTSS (BX)(R8*4), Y1
-	VMOVUPS      (R9), Y2
-	VMULPS       Y0, Y2, Y2
-	VCVTDQ2PS    (CX), Y3
-	VMULPS       Y1, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, (R9)
-	VMOVUPS      32(R9), Y2
-	VMULPS       Y0, Y2, Y2
-	VCVTDQ2PS    32(CX), Y3
-	VMULPS       Y1, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, 32(R9)
-	VMOVUPS      64(R9), Y2
-	VMULPS       Y0, Y2, Y2
-	VCVTDQ2PS    64(CX), Y3
-	VMULPS       Y1, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      Y2, 64(R9)
-	VMOVUPS      96(R9), Y2
-	VMULPS       Y0, Y2, Y2
-	VCVTDQ2PS    96(CX), Y0
-	VMULPS       Y1, Y0, Y0
-	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 96(R9)
-	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R9
-	INCQ         R8
-	CMPQ         R8, SI
-	JLT          head
-	ADDQ         $0x00000080, AX
-	DECQ         DI
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func accumulateScaledx1AVX2(o *float32, sums *int32, r *float32, unit *float32, scale *float32, heads int, blocks int)
 // Requires: AVX
 TEXT ·accumulateScaledx1AVX2(SB), NOSPLIT, $0-56
@@ -7370,37 +22836,6 @@ head:
 	ADDQ         $0x00000080, R8
 	DECQ         R10
 	JNZ          block
-	VZEROUPPER
-	RET
-
-// func accumulateFloatAVX2(o *float32, sums *float32, r *float32, heads int, n int)
-// Requires: AVX
-TEXT ·accumulateFloatAVX2(SB), NOSPLIT, $0-40
-	MOVQ o+0(FP), AX
-	MOVQ sums+8(FP), CX
-	MOVQ r+16(FP), DX
-	MOVQ heads+24(FP), BX
-	MOVQ n+32(FP), SI
-
-head:
-	VBROADCASTSS (DX), Y0
-	XORQ         DI, DI
-
-lane:
-	VMULPS  (AX)(DI*4), Y0, Y1
-	VADDPS  (CX)(DI*4), Y1, Y1
-	VMOVUPS Y1, (AX)(DI*4)
-	VMULPS  32(AX)(DI*4), Y0, Y1
-	VADDPS  32(CX)(DI*4), Y1, Y1
-	VMOVUPS Y1, 32(AX)(DI*4)
-	ADDQ    $0x10, DI
-	CMPQ    DI, SI
-	JLT     lane
-	ADDQ    $0x00000a00, AX
-	ADDQ    $0x00000a00, CX
-	ADDQ    $0x04, DX
-	DECQ    BX
-	JNZ     head
 	VZEROUPPER
 	RET
 

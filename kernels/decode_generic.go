@@ -8,17 +8,15 @@ import (
 
 var genericDecode = decodeKernels{
 	name:             "generic",
-	tile8:            tile8Generic,
-	tile4:            tile4Generic,
-	tileF32:          tileF32Generic,
-	tileF16:          tileF16Generic,
+	int8:             genericTiles(dot8),
+	int4:             genericTiles(dot4),
+	f16:              genericFloatTiles(2, func(b []byte) float32 { return widenHalf(binary.LittleEndian.Uint16(b)) }),
+	f32:              genericFloatTiles(4, func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }),
 	fold:             foldGeneric,
-	scoreUniform:     scoreUniformGeneric,
 	scoreToken:       scoreTokenGeneric,
 	softmax:          softmaxGeneric,
-	accumulate:       accumulateGeneric,
+	softmaxFold:      softmaxFoldGeneric,
 	accumulateScaled: accumulateScaledGeneric,
-	accumulateFloat:  accumulateFloatGeneric,
 	laneDot:          laneDotGeneric,
 	widenF16:         widenF16Generic,
 	merge:            mergeGeneric,
@@ -31,71 +29,93 @@ func multiplicands(coef []byte) []int16 {
 	return unsafe.Slice((*int16)(unsafe.Pointer(unsafe.SliceData(coef))), len(coef)/2)
 }
 
-func tile8Generic(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) {
-	m := multiplicands(coef)
-	for b := range blocks {
-		for h := range heads {
-			row := m[h*maxDim+first:]
-			for lane := range lanes {
-				at := b*steps*4*lanes + lane*4
-				sum := -bias[h]
-				for s := range steps {
-					c := codes[at+s*4*lanes:]
-					sum += int32(c[0])*int32(row[4*s]) + int32(c[1])*int32(row[4*s+1]) +
-						int32(c[2])*int32(row[4*s+2]) + int32(c[3])*int32(row[4*s+3])
+// dot8 is Σ code·m over one lane of int8 codes; stride is the distance of two steps.
+func dot8(codes []byte, m []int16, steps, stride int) int32 {
+	var sum int32
+	for s := range steps {
+		c, f := codes[s*stride:][:4], m[4*s:][:4]
+		sum += int32(c[0])*int32(f[0]) + int32(c[1])*int32(f[1]) + int32(c[2])*int32(f[2]) + int32(c[3])*int32(f[3])
+	}
+	return sum
+}
+
+// dot4 is Σ code·m over one lane of int4 codes.
+func dot4(codes []byte, m []int16, steps, stride int) int32 {
+	var sum int32
+	for s := range steps {
+		c, f := codes[s*stride:][:4], m[8*s:][:8]
+		for j, v := range c {
+			sum += int32(v&15)*int32(f[j]) + int32(v>>4)*int32(f[4+j])
+		}
+	}
+	return sum
+}
+
+func genericTiles(dot func(codes []byte, m []int16, steps, stride int) int32) intTiles {
+	// each calls use with every sum of a tile.
+	each := func(codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int, use func(b, h, lane int, sum int32)) {
+		m := multiplicands(coef)
+		for b := range blocks {
+			for h := range heads {
+				for lane := range lanes {
+					use(b, h, lane, dot(codes[4*(b*steps*lanes+lane):], m[h*maxDim+first:], steps, 4*lanes)-bias[h])
 				}
-				sums[(b*heads+h)*lanes+lane] = sum
 			}
 		}
 	}
+	return intTiles{
+		sums: func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) {
+			each(codes, coef, bias, heads, lanes, blocks, steps, first, func(b, h, lane int, sum int32) {
+				sums[(b*heads+h)*lanes+lane] = sum
+			})
+		},
+		score: func(z []float32, codes, coef []byte, bias []int32, unit, add []float32, heads, blocks, steps, first int) {
+			each(codes, coef, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
+				z[h*maxDim+b*blockWide+lane] = float32(float32(sum)*unit[h]) + add[h]
+			})
+		},
+		scoreScaled: func(z []float32, codes, coef []byte, bias []int32, unit, scale []float32, heads, blocks, steps, first int) {
+			each(codes, coef, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
+				z[h*maxDim+b*blockWide+lane] = float32(float32(sum)*unit[h]) * scale[b*blockWide+lane]
+			})
+		},
+		value: func(o []float32, codes, coef []byte, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int) {
+			each(codes, coef, bias, heads, lanes, blocks, steps, first, func(b, h, lane int, sum int32) {
+				at := &o[h*maxDim+b*lanes+lane]
+				*at = float32(*at*r[h]) + float32(float32(sum)*unit[h])
+			})
+		},
+	}
 }
 
-func tile4Generic(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) {
-	m := multiplicands(coef)
-	for b := range blocks {
-		for h := range heads {
-			row := m[h*maxDim+first:]
-			for lane := range lanes {
-				at := b*steps*4*lanes + lane*4
-				sum := -bias[h]
-				for s := range steps {
-					for j, c := range codes[at+s*4*lanes:][:4] {
-						sum += int32(c&15)*int32(row[8*s+j]) + int32(c>>4)*int32(row[8*s+4+j])
+func genericFloatTiles(size int, load func([]byte) float32) floatTiles {
+	dot := func(codes []byte, x []float32, steps, stride int) float32 {
+		var sum float32
+		for s := range steps {
+			sum += float32(load(codes[s*stride:]) * x[s])
+		}
+		return sum
+	}
+	return floatTiles{
+		score: func(z []float32, codes []byte, x []float32, heads, blocks, steps int) {
+			for b := range blocks {
+				for h := range heads {
+					for lane := range blockWide {
+						z[h*maxDim+b*blockWide+lane] = dot(codes[size*(b*steps*blockWide+lane):], x[h*maxDim:], steps, size*blockWide)
 					}
 				}
-				sums[(b*heads+h)*lanes+lane] = sum
 			}
-		}
-	}
-}
-
-func tileF32Generic(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int) {
-	for b := range blocks {
-		for h := range heads {
-			for lane := range lanes {
-				var sum float32
-				for s := range steps {
-					c := math.Float32frombits(binary.LittleEndian.Uint32(codes[4*((b*steps+s)*lanes+lane):]))
-					sum += float32(c * x[h*maxDim+s])
+		},
+		value: func(o []float32, codes []byte, x, r []float32, heads, lanes, blocks, steps int) {
+			for b := range blocks {
+				for h := range heads {
+					for lane := range lanes {
+						at := &o[h*maxDim+b*lanes+lane]
+						*at = float32(*at*r[h]) + dot(codes[size*(b*steps*lanes+lane):], x[h*maxDim:], steps, size*lanes)
+					}
 				}
-				sums[h*maxDim+b*lanes+lane] = sum
 			}
-		}
-	}
-}
-
-func tileF16Generic(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int) {
-	for b := range blocks {
-		for h := range heads {
-			for lane := range lanes {
-				var sum float32
-				for s := range steps {
-					c := widenHalf(binary.LittleEndian.Uint16(codes[2*((b*steps+s)*lanes+lane):]))
-					sum += float32(c * x[h*maxDim+s])
-				}
-				sums[h*maxDim+b*lanes+lane] = sum
-			}
-		}
+		},
 	}
 }
 
@@ -135,17 +155,6 @@ func foldGeneric(coef []byte, units []float32, bias []int32, x, scale []float32,
 	}
 }
 
-func scoreUniformGeneric(z []float32, sums []int32, unit, add []float32, heads, blocks, first int) {
-	for b := range blocks {
-		for h := range heads {
-			row := z[h*maxDim+first+b*blockWide:][:blockWide]
-			for lane := range row {
-				row[lane] = float32(float32(sums[(b*heads+h)*blockWide+lane])*unit[h]) + add[h]
-			}
-		}
-	}
-}
-
 func scoreTokenGeneric(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int) {
 	for h := range heads {
 		row := z[h*maxDim:][:pageTokens]
@@ -168,30 +177,32 @@ func scoreTokenGeneric(z []float32, sums []int32, unit, scale, offset, q []float
 	}
 }
 
-// exp2Coef are the coefficients of 2^f on |f| ≤ 1/2, lowest first: the polynomial
-// that meets 2^f at the seven Chebyshev points, within 2·10^−8 in float32.
-var exp2Coef = [...]float32{1, 0.693147206702832031, 0.240226509222887935, 0.0555032722667120476, 0.0096180566785237006, 0.00134004281772814784, 0.00015461444698538422}
+// exp2Coef are the coefficients of 2^f on |f| ≤ 1/2, lowest first: 1 + f·g(f) with
+// the polynomial g that meets (2^f − 1)/f at five Chebyshev points. The constant is
+// exactly 1, so that 2^0 is.
+var exp2Coef = [...]float32{1, 0.693147182, 0.240223497, 0.0555038117, 0.00966636837, 0.00133813021}
 
 const (
-	// exp2Low is where 2^x is taken as 0: below it the result would be denormal.
-	exp2Low = -126
-	// roundMagic rounds |x| < 2^22 to an integer, ties to even, when added and taken away.
+	// exp2Low is the lowest power of two there is: what is smaller counts as it. A
+	// weight of 2^−100 beside one of 1 vanishes in any sum, and products with it
+	// stay clear of denormals, which are slow on some machines.
+	exp2Low = -100
+	// roundMagic rounds |x| < 2^22 to an integer, ties to even, when added and taken
+	// away; in between, the integer stands in the low bits.
 	roundMagic = 3 << 22
 )
 
-// exp2 is 2^x for x ≤ 0 with a relative error under 4·2^−24; 0 below −126. The
+// exp2 is 2^max(x, −100) for x ≤ 0, with a relative error under 3·10^−7. The
 // exponent is added to the bits as an integer.
 func exp2(x float32) float32 {
-	if !(x >= exp2Low) {
-		return 0
-	}
-	n := float32(x+roundMagic) - roundMagic
-	f := x - n
-	p := exp2Coef[6]
-	for i := 5; i >= 0; i-- {
+	x = max(x, exp2Low)
+	t := x + roundMagic
+	f := x - (t - roundMagic)
+	p := exp2Coef[5]
+	for i := 4; i >= 0; i-- {
 		p = float32(p*f) + exp2Coef[i]
 	}
-	return math.Float32frombits(math.Float32bits(p) + uint32(int32(n))<<23)
+	return math.Float32frombits(math.Float32bits(p) + math.Float32bits(t)<<23)
 }
 
 func softmaxGeneric(z, m, r, l []float32, heads int) {
@@ -215,14 +226,16 @@ func softmaxGeneric(z, m, r, l []float32, heads int) {
 	}
 }
 
-func accumulateGeneric(o []float32, sums []int32, r, unit []float32, heads, lanes, blocks int) {
-	for b := range blocks {
-		for h := range heads {
-			row := o[h*maxDim+b*lanes:][:lanes]
-			for lane := range row {
-				row[lane] = float32(row[lane]*r[h]) + float32(float32(sums[(b*heads+h)*lanes+lane])*unit[h])
-			}
-		}
+func softmaxFoldGeneric(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int) {
+	softmaxGeneric(z, m, r, l, heads)
+	var ones [pageTokens]int32
+	for i := range ones {
+		ones[i] = 1
+	}
+	var parts [headBlock * biasStride]int32
+	foldGeneric(coef, units, parts[:], z, scale, ones[:], planeLimit, heads, pageTokens)
+	for h := range heads {
+		bias[h] = int32(centre) * (parts[h*biasStride] + parts[h*biasStride+1])
 	}
 }
 
@@ -238,15 +251,6 @@ func accumulateScaledGeneric(o []float32, sums []int32, r, unit, scale, add, off
 				}
 				row[lane] = v
 			}
-		}
-	}
-}
-
-func accumulateFloatGeneric(o, sums, r []float32, heads, n int) {
-	for h := range heads {
-		row, add := o[h*maxDim:][:n], sums[h*maxDim:][:n]
-		for lane := range row {
-			row[lane] = float32(row[lane]*r[h]) + add[lane]
 		}
 	}
 }

@@ -67,58 +67,102 @@ func TestDecodeKernels(t *testing.T) {
 								if !slices.Equal(units, wantUnits) || !slices.Equal(bias, wantBias[:len(bias)]) {
 									t.Fatalf("fold: %v %v, want %v %v", units, bias, wantUnits, wantBias)
 								}
-								sums, wantSums := ints(heads*lanes*blocks), make([]int32, heads*lanes*blocks)
-								b := ints(heads)
-								for i := range b {
-									b[i] = int32(r.Uint32())
-								}
-								tile, wantTile := k.tile8, g.tile8
-								if bits == 4 {
-									tile, wantTile = k.tile4, g.tile4
-								}
-								for _, first := range []int{0, step} {
-									tile(sums, codes, coef, b, heads, lanes, blocks, steps, first)
-									wantTile(wantSums, codes, want, b, heads, lanes, blocks, steps, first)
-									if !slices.Equal(sums, wantSums) {
-										t.Fatalf("tile%d: %d heads, %d lanes, %d blocks, %d steps from %d differ", bits, heads, lanes, blocks, steps, first)
-									}
-								}
+								testTiles(t, k, bits, codes, coef, want, heads, lanes, blocks, steps, step, floats, ints, random)
 							}
 						}
 						x := random(floats(rows(heads, steps)))
-						f32 := floats(lanes * blocks * steps)
-						random(f32)
-						raw := unsafe.Slice((*byte)(unsafe.Pointer(&f32[0])), 4*len(f32))
-						sums, want := floats(rows(heads, lanes*blocks)), make([]float32, rows(heads, lanes*blocks))
-						k.tileF32(sums, raw, x, heads, lanes, blocks, steps)
-						g.tileF32(want, raw, x, heads, lanes, blocks, steps)
-						if !slices.Equal(sums, want) {
-							t.Fatalf("tileF32: %d heads, %d lanes, %d blocks, %d steps differ", heads, lanes, blocks, steps)
-						}
-						half := bytes(2 * lanes * blocks * steps)
-						for i := range lanes * blocks * steps {
-							h := halfBits(f32[i])
-							half[2*i], half[2*i+1] = byte(h), byte(h>>8)
-						}
-						clear(sums)
-						clear(want)
-						k.tileF16(sums, half, x, heads, lanes, blocks, steps)
-						g.tileF16(want, half, x, heads, lanes, blocks, steps)
-						var magnitude float32
-						for _, v := range x {
-							magnitude += max(v, -v) * 4
-						}
-						for i := range sums {
-							if d := sums[i] - want[i]; max(d, -d) > float32(steps+1)*2*magnitude/(1<<24) {
-								t.Fatalf("tileF16: %v, want %v", sums[i], want[i])
-							}
-						}
+						testFloatTiles(t, k, heads, lanes, blocks, steps, x, floats, bytes, random)
 						testAccumulate(t, k, heads, lanes, blocks, floats, ints, random)
 					}
 				}
-				testScores(t, k, heads, floats, ints, random)
+				testScores(t, k, heads, floats, ints, bytes, random)
 			}
 		})
+	}
+}
+
+func testTiles(t *testing.T, k *decodeKernels, bits int, codes, coef, wantCoef []byte, heads, lanes, blocks, steps, step int, floats func(int) []float32, ints func(int) []int32, random func([]float32) []float32) {
+	t.Helper()
+	got, want := &k.int8, &genericDecode.int8
+	if bits == 4 {
+		got, want = &k.int4, &genericDecode.int4
+	}
+	n := lanes * blocks
+	sums, wantSums := ints(heads*n), make([]int32, heads*n)
+	out, wantOut := random(floats(rows(heads, n))), make([]float32, rows(heads, n))
+	copy(wantOut, out)
+	bias, r, unit, scale := ints(heads), random(floats(heads)), random(floats(heads)), random(floats(n))
+	for i := range bias {
+		bias[i] = int32(uint32(i+1) * 2654435761)
+	}
+	for _, first := range []int{0, step} {
+		got.sums(sums, codes, coef, bias, heads, lanes, blocks, steps, first)
+		want.sums(wantSums, codes, wantCoef, bias, heads, lanes, blocks, steps, first)
+		got.value(out, codes, coef, bias, r, unit, heads, lanes, blocks, steps, first)
+		want.value(wantOut, codes, wantCoef, bias, r, unit, heads, lanes, blocks, steps, first)
+		if !slices.Equal(sums, wantSums) || !slices.Equal(out, wantOut) {
+			t.Fatalf("int%d: %d heads, %d lanes, %d blocks, %d steps from %d differ", bits, heads, lanes, blocks, steps, first)
+		}
+		if lanes < blockWide {
+			continue
+		}
+		got.score(out, codes, coef, bias, unit, r, heads, blocks, steps, first)
+		want.score(wantOut, codes, wantCoef, bias, unit, r, heads, blocks, steps, first)
+		if !slices.Equal(out, wantOut) {
+			t.Fatalf("int%d score: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
+		}
+		got.scoreScaled(out, codes, coef, bias, unit, scale, heads, blocks, steps, first)
+		want.scoreScaled(wantOut, codes, wantCoef, bias, unit, scale, heads, blocks, steps, first)
+		if !slices.Equal(out, wantOut) {
+			t.Fatalf("int%d scoreScaled: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
+		}
+	}
+}
+
+func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps int, x []float32, floats func(int) []float32, bytes func(int) []byte, random func([]float32) []float32) {
+	t.Helper()
+	g := &genericDecode
+	n := lanes * blocks
+	values := random(floats(n * steps))
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), 4*len(values))
+	half := bytes(2 * len(values))
+	for i, v := range values {
+		h := halfBits(v)
+		half[2*i], half[2*i+1] = byte(h), byte(h>>8)
+	}
+	r := random(floats(heads))
+	out := random(floats(rows(heads, n)))
+	want := slices.Clone(out)
+	k.f32.value(out, raw, x, r, heads, lanes, blocks, steps)
+	g.f32.value(want, raw, x, r, heads, lanes, blocks, steps)
+	if lanes == blockWide {
+		k.f32.score(out, raw, x, heads, blocks, steps)
+		g.f32.score(want, raw, x, heads, blocks, steps)
+	}
+	if !slices.Equal(out, want) {
+		t.Fatalf("f32: %d heads, %d lanes, %d blocks, %d steps differ", heads, lanes, blocks, steps)
+	}
+	// A row of 4s bounds Σ|code·x|; what is added to it is bounded by 4·4.
+	var magnitude float32 = 16
+	for _, v := range x {
+		magnitude += max(v, -v) * 4
+	}
+	near := func() {
+		t.Helper()
+		for i := range out {
+			if d := out[i] - want[i]; max(d, -d) > float32(steps+1)*2*magnitude/(1<<24) {
+				t.Fatalf("f16: %v, want %v", out[i], want[i])
+			}
+		}
+		copy(out, want)
+	}
+	k.f16.value(out, half, x, r, heads, lanes, blocks, steps)
+	g.f16.value(want, half, x, r, heads, lanes, blocks, steps)
+	near()
+	if lanes == blockWide {
+		k.f16.score(out, half, x, heads, blocks, steps)
+		g.f16.score(want, half, x, heads, blocks, steps)
+		near()
 	}
 }
 
@@ -134,15 +178,11 @@ func testAccumulate(t *testing.T, k *decodeKernels, heads, lanes, blocks int, fl
 	want := slices.Clone(o)
 	r, unit, add := random(floats(heads)), random(floats(heads)), random(floats(heads))
 	scale, offset := random(floats(n)), random(floats(n))
-	k.accumulate(o, sums, r, unit, heads, lanes, blocks)
-	g.accumulate(want, sums, r, unit, heads, lanes, blocks)
 	k.accumulateScaled(o, sums, r, unit, scale, nil, nil, heads, lanes, blocks)
 	g.accumulateScaled(want, sums, r, unit, scale, nil, nil, heads, lanes, blocks)
 	k.accumulateScaled(o, sums, r, unit, scale, add, offset, heads, lanes, blocks)
 	g.accumulateScaled(want, sums, r, unit, scale, add, offset, heads, lanes, blocks)
 	f := random(floats(rows(heads, n)))
-	k.accumulateFloat(o, f, r, heads, n)
-	g.accumulateFloat(want, f, r, heads, n)
 	if !slices.Equal(o, want) {
 		t.Fatalf("accumulate: %d heads, %d lanes, %d blocks differ", heads, lanes, blocks)
 	}
@@ -162,12 +202,12 @@ func testAccumulate(t *testing.T, k *decodeKernels, heads, lanes, blocks int, fl
 	}
 }
 
-func testScores(t *testing.T, k *decodeKernels, heads int, floats func(int) []float32, ints func(int) []int32, random func([]float32) []float32) {
+func testScores(t *testing.T, k *decodeKernels, heads int, floats func(int) []float32, ints func(int) []int32, bytes func(int) []byte, random func([]float32) []float32) {
 	t.Helper()
 	g := &genericDecode
 	z := random(floats(rows(heads, pageTokens)))
 	want := slices.Clone(z)
-	unit, add := random(floats(heads)), random(floats(heads))
+	unit := random(floats(heads))
 	for groups := 1; groups <= 3; groups++ {
 		sums := ints(heads * groups * pageTokens)
 		for i := range sums {
@@ -185,28 +225,50 @@ func testScores(t *testing.T, k *decodeKernels, heads int, floats func(int) []fl
 		if !slices.Equal(z, want) {
 			t.Fatalf("scoreToken with offsets: %d heads, %d groups differ", heads, groups)
 		}
-		if groups == 1 {
-			k.scoreUniform(z, sums, unit, add, heads, 2, 0)
-			g.scoreUniform(want, sums, unit, add, heads, 2, 0)
-			k.scoreUniform(z, sums, unit, add, heads, 1, blockWide)
-			g.scoreUniform(want, sums, unit, add, heads, 1, blockWide)
-			if !slices.Equal(z, want) {
-				t.Fatalf("scoreUniform: %d heads differ", heads)
-			}
-		}
 	}
-	m, r, l := random(floats(heads)), random(floats(heads)), random(floats(heads*laneWidth))
+	m, r, l := random(floats(headBlock)), random(floats(headBlock)), random(floats(heads*laneWidth))
+	scale := random(floats(pageTokens))
+	for i, v := range scale {
+		scale[i] = max(v, -v)
+	}
 	for _, size := range []float32{1, 30, 1000, 1e20} {
-		random(z)
-		for i := range z {
-			z[i] *= size
-		}
-		copy(want, z)
-		wantM, wantR, wantL := slices.Clone(m), slices.Clone(r), slices.Clone(l)
-		k.softmax(z, m, r, l, heads)
-		g.softmax(want, wantM, wantR, wantL, heads)
-		if !slices.Equal(z, want) || !slices.Equal(m, wantM) || !slices.Equal(r, wantR) || !slices.Equal(l, wantL) {
-			t.Fatalf("softmax: %d heads differ", heads)
+		for kind := range 3 {
+			random(z)
+			for i := range z {
+				z[i] *= size
+			}
+			copy(want, z)
+			wantM, wantR, wantL := slices.Clone(m), slices.Clone(r), slices.Clone(l)
+			if kind == 0 {
+				k.softmax(z, m, r, l, heads)
+				g.softmax(want, wantM, wantR, wantL, heads)
+			} else {
+				var s []float32
+				if kind == 2 {
+					s = scale
+				}
+				// What multiplicands are worth shows in what a tile makes of them.
+				coef, wantCoef := bytes(heads*coefBytes), make([]byte, heads*coefBytes)
+				units, wantUnits := floats(headBlock), make([]float32, headBlock)
+				bias, wantBias := ints(heads), make([]int32, heads)
+				k.softmaxFold(z, m, r, l, coef, units, bias, s, 128, heads)
+				g.softmaxFold(want, wantM, wantR, wantL, wantCoef, wantUnits, wantBias, s, 128, heads)
+				codes := make([]byte, 4*laneWidth*pageTokens/4)
+				for i := range codes {
+					codes[i] = byte(i*37 + i/64)
+				}
+				sums, wantSums := make([]int32, heads*laneWidth), make([]int32, heads*laneWidth)
+				k.int8.sums(sums, codes, coef, bias, heads, laneWidth, 1, pageTokens/4, 0)
+				g.int8.sums(wantSums, codes, wantCoef, wantBias, heads, laneWidth, 1, pageTokens/4, 0)
+				if !slices.Equal(units[:heads], wantUnits[:heads]) || !slices.Equal(bias, wantBias) || !slices.Equal(sums, wantSums) {
+					t.Fatalf("softmaxFold: %d heads differ", heads)
+				}
+			}
+			if !slices.Equal(z, want) || !slices.Equal(m[:heads], wantM[:heads]) || !slices.Equal(r[:heads], wantR[:heads]) || !slices.Equal(l, wantL) {
+				t.Fatalf("softmax %d: %d heads differ", kind, heads)
+			}
+			copy(m, wantM)
+			copy(r, wantR)
 		}
 	}
 }

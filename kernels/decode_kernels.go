@@ -11,22 +11,12 @@ type decodeKernels struct {
 	// name is what a figure says about the path that ran.
 	name string
 
-	// tile8 and tile4 multiply codes with multiplicands:
-	//
-	//	sums[b][h][lane] = Σ_i code[b][i][lane]·m[h][first+i] − bias[h]
-	//
-	// over steps·4 (int8) or steps·8 (int4) values of i, in exact integers modulo
-	// 2^32, for blocks of 16 or 32 lanes.
-	tile8, tile4 func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int)
+	// int8 and int4 multiply codes with multiplicands in exact integers.
+	int8, int4 intTiles
 
-	// tileF32 is sums[h][lane] = Σ_i code[i][lane]·x[h][i] over float32 codes, rows
-	// of results maxDim apart, one i a step, i ascending, a product rounded before
-	// it is added.
-	tileF32 func(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int)
-
-	// tileF16 is tileF32 for float16 codes, and may fuse multiplication and
-	// addition: |result − exact| ≤ (steps+1)·2^−24·Σ|code·x| either way.
-	tileF16 func(sums []float32, codes []byte, x []float32, heads, lanes, blocks, steps int)
+	// f16 and f32 multiply codes with float rows. f32 rounds a product before it is
+	// added; f16 may fuse the two: |result − exact| ≤ (steps+1)·2^−24·Σ|code·x| either way.
+	f16, f32 floatTiles
 
 	// fold turns the float row x, times scale where it is given, into the integers
 	//
@@ -37,29 +27,25 @@ type decodeKernels struct {
 	// n is a multiple of 32.
 	fold func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int)
 
-	// scoreUniform is z[h][t] = float32(sums)·unit[h] + add[h] over blocks of 32
-	// tokens, first the token of the first one.
-	scoreUniform func(z []float32, sums []int32, unit, add []float32, heads, blocks, first int)
-
 	// scoreToken is z[h][t] = Σ_g (float32(sums[g])·unit[h])·scale[g][t] +
 	// offset[g][t]·q[g][h] over the 64 tokens of a page, g ascending, each scale
 	// term before its offset term; no offset terms where offset is nil.
 	scoreToken func(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int)
 
-	// softmax turns a page's scores (in powers of two) into probabilities
-	// relative to the running maximum: m' = max(m, max z), r = 2^(m−m'),
-	// z = 2^(z−m'), l[lane] = l·r + (z[lane]+z[lane+16]+z[lane+32]+z[lane+48]).
+	// softmax turns a page's scores (in powers of two) into probabilities relative
+	// to the running maximum: m' = max(m, max z), r = 2^(m−m'), z = 2^(z−m'),
+	// l[lane] = l·r + (z[lane]+z[lane+16]+z[lane+32]+z[lane+48]). m and r have room
+	// for four heads.
 	softmax func(z, m, r, l []float32, heads int)
 
-	// accumulate is o[h][lane] = o·r[h] + float32(sums)·unit[h].
-	accumulate func(o []float32, sums []int32, r, unit []float32, heads, lanes, blocks int)
+	// softmaxFold is softmax followed by fold of the 64 probabilities, times scale
+	// where it is given, with planeLimit; bias[h] = centre·Σ of all multiplicands.
+	// units too has room for four heads.
+	softmaxFold func(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int)
 
 	// accumulateScaled is o[h][lane] = (o·r[h] + (float32(sums)·unit[h])·scale[lane]) + add[h]·offset[lane];
 	// the last term is absent where offset is nil.
 	accumulateScaled func(o []float32, sums []int32, r, unit, scale, add, offset []float32, heads, lanes, blocks int)
-
-	// accumulateFloat is o[h][i] = o·r[h] + sums[h][i]; n is a multiple of 16.
-	accumulateFloat func(o, sums, r []float32, heads, n int)
 
 	// laneDot is e[h][lane] = e·r[h] + Σ_i x[h][16i+lane]·w[16i+lane], the sum
 	// started at its first product, i ascending. n is a multiple of 16.
@@ -73,6 +59,35 @@ type decodeKernels struct {
 
 	// readers are read passes over memory: what a cache cannot be read faster than.
 	readers []func(b []byte) uint64
+}
+
+// intTiles multiply codes with multiplicands:
+//
+//	sum[b][h][lane] = Σ_i code[b][i][lane]·m[h][first+i] − bias[h]
+//
+// over steps·4 (int8) or steps·8 (int4) values of i, in exact integers modulo 2^32,
+// for blocks of 16 or 32 lanes; scores always have 32.
+type intTiles struct {
+	// sums stores them as they are.
+	sums func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int)
+	// score is z[h][lane] = float32(sum)·unit[h] + add[h].
+	score func(z []float32, codes, coef []byte, bias []int32, unit, add []float32, heads, blocks, steps, first int)
+	// scoreScaled is z[h][lane] = (float32(sum)·unit[h])·scale[lane].
+	scoreScaled func(z []float32, codes, coef []byte, bias []int32, unit, scale []float32, heads, blocks, steps, first int)
+	// value is o[h][lane] = o·r[h] + float32(sum)·unit[h].
+	value func(o []float32, codes, coef []byte, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int)
+}
+
+// floatTiles multiply codes with the float rows x:
+//
+//	sum[h][lane] = Σ_i code[i][lane]·x[h][i]
+//
+// one i a step, i ascending, from zero.
+type floatTiles struct {
+	// score stores them, in blocks of 32 lanes.
+	score func(z []float32, codes []byte, x []float32, heads, blocks, steps int)
+	// value is o[h][lane] = o·r[h] + sum, in blocks of 16 or 32 lanes.
+	value func(o []float32, codes []byte, x, r []float32, heads, lanes, blocks, steps int)
 }
 
 const (

@@ -195,6 +195,8 @@ type blockState struct {
 type decodeWorker struct {
 	d      *Decoder
 	kern   *decodeKernels
+	kTiles *intTiles // of integer K
+	vTiles *intTiles
 	rows   bool // pages are unpacked to float32 tiles first
 	k, v   layout
 	tk, tv layout // of float32 tiles
@@ -206,7 +208,6 @@ type decodeWorker struct {
 	vCentre                          []int32   // the bias that all of a head's values have
 	z                                []float32 // scores, then probabilities
 	sums                             []int32
-	floats                           []float32
 	r, ones, zeros                   []float32
 	vCoef                            []byte
 	vUnit, vAdd                      []float32 // [headBlock]
@@ -220,6 +221,7 @@ type decodeWorker struct {
 func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), k: c.k.layout, v: c.v.layout, head: -1}
 	w.tk, w.tv = c.tailLayouts()
+	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
 	kGroups, vSets := len(w.k.segments), max(1, w.v.sets)
 	for h := 0; h < d.grouped; h += headBlock {
 		w.blocks = append(w.blocks, blockState{
@@ -243,7 +245,6 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 	w.kWeight, w.vWeight = alignedInts(meta(&c.k)), alignedInts(meta(&c.v))
 	w.z = alignedFloats(headBlock * maxDim)
 	w.sums = alignedInts(headBlock * max(w.k.sums, w.v.sums))
-	w.floats = alignedFloats(headBlock * maxDim)
 	w.r, w.ones, w.zeros = alignedFloats(laneWidth), alignedFloats(maxDim), alignedFloats(laneWidth)
 	for i := range w.ones {
 		w.ones[i] = 1
@@ -261,6 +262,13 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 		w.kWeight[i] = c.k.format.centre()
 	}
 	return w
+}
+
+func (k *decodeKernels) intTiles(s storage) *intTiles {
+	if s == storeInt4 {
+		return &k.int4
+	}
+	return &k.int8
 }
 
 // run takes chunks until none is left. The worker that finishes a head's last
@@ -566,45 +574,50 @@ func (w *decodeWorker) readKeyMeta(s *side, meta []byte) {
 // page attends with block b to one page whose metadata has been read.
 func (w *decodeWorker) page(b *blockState, v, k *side, kCodes, vCodes []byte, low int) {
 	w.scores(b, k, kCodes)
-	w.mask(b, low, pageTokens)
-	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
+	if low > 0 {
+		w.mask(b, low, pageTokens)
+	}
+	if w.v.store == storeF16 {
+		w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
+		for i := range w.v.segments {
+			s := &w.v.segments[i]
+			w.kern.f16.value(b.o[s.lane:], vCodes[s.codes:], w.z, w.r, b.heads, s.lanes, s.blocks, s.steps)
+		}
+		return
+	}
 	w.values(b, v, vCodes)
 }
 
 // scores leaves the page's logits, in powers of two, in w.z.
 func (w *decodeWorker) scores(b *blockState, k *side, codes []byte) {
-	if w.k.store == storeF16 {
-		w.kern.tileF16(w.z, codes, b.q, b.heads, blockWide, 2, w.k.segments[0].steps)
-		return
-	}
-	tile := w.kern.tile8
-	if w.k.store == storeInt4 {
-		tile = w.kern.tile4
-	}
-	for i := range w.k.segments {
-		s := &w.k.segments[i]
-		tile(w.sums[s.sums*b.heads:], codes[s.codes:], b.coef[s.set*headBlock*coefBytes:], b.bias[i*headBlock:],
-			b.heads, s.lanes, s.blocks, s.steps, s.first)
-	}
-	if k.format.Share == ShareToken {
+	segments := w.k.segments
+	switch {
+	case w.k.store == storeF16:
+		w.kern.f16.score(w.z, codes, b.q, b.heads, 2, segments[0].steps)
+	case k.format.Share != ShareToken:
+		for i := range segments {
+			s := &segments[i]
+			w.kTiles.score(w.z[s.lane:], codes[s.codes:], b.coef[s.set*headBlock*coefBytes:], b.bias[i*headBlock:],
+				b.unit[s.set*headBlock:], b.add[s.set*headBlock:], b.heads, s.blocks, s.steps, s.first)
+		}
+	case len(segments) == 1 && k.format.Zero == ZeroSym:
+		s := &segments[0]
+		w.kTiles.scoreScaled(w.z, codes, b.coef, b.bias, b.unit, w.kScale, b.heads, s.blocks, s.steps, s.first)
+	default:
+		for i := range segments {
+			s := &segments[i]
+			w.kTiles.sums(w.sums[s.sums*b.heads:], codes[s.codes:], b.coef, b.bias[i*headBlock:], b.heads, s.lanes, s.blocks, s.steps, s.first)
+		}
 		var offset []float32
 		if k.format.Zero != ZeroSym {
 			offset = w.kOffset
 		}
-		w.kern.scoreToken(w.z, w.sums, b.unit, w.kScale, offset, b.share, b.heads, len(w.k.segments))
-		return
-	}
-	for i := range w.k.segments {
-		s := &w.k.segments[i]
-		w.kern.scoreUniform(w.z, w.sums[s.sums*b.heads:], b.unit[s.set*headBlock:], b.add[s.set*headBlock:], b.heads, s.blocks, s.lane)
+		w.kern.scoreToken(w.z, w.sums, b.unit, w.kScale, offset, b.share, b.heads, len(segments))
 	}
 }
 
 // mask drops the tokens of a page outside low ≤ t < high.
 func (w *decodeWorker) mask(b *blockState, low, high int) {
-	if low == 0 && high == pageTokens {
-		return
-	}
 	for h := range b.heads {
 		row := w.z[h*maxDim:][:pageTokens]
 		for t := range row {
@@ -615,43 +628,54 @@ func (w *decodeWorker) mask(b *blockState, low, high int) {
 	}
 }
 
-// values adds the page's weighted values to b's outputs. w.z holds probabilities.
+// values turns the scores in w.z into probabilities and adds the page's weighted
+// values to b's outputs.
 func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
-	if w.v.store == storeF16 {
-		for i := range w.v.segments {
-			s := &w.v.segments[i]
-			w.kern.tileF16(w.floats, codes[s.codes:], w.z, b.heads, s.lanes, s.blocks, s.steps)
-			w.kern.accumulateFloat(b.o[s.lane:], w.floats, w.r, b.heads, s.lanes*s.blocks)
+	f := v.format
+	segments := w.v.segments
+	grouped := f.Share == ShareChannel && f.Group > 0
+	simple := w.v.sets == 1 && !grouped && (f.Zero != ZeroPoint || f.Share != ShareToken)
+	if simple {
+		// One set of multiplicands with one bias serves the whole page.
+		var scale []float32
+		if f.Share == ShareToken {
+			scale = w.vScale
+		}
+		w.kern.softmaxFold(w.z, b.top, w.r, b.sum, w.vCoef, w.vUnit, w.vBias, scale, int(w.vCentre[0]), b.heads)
+		for i := range segments {
+			s := &segments[i]
+			w.vTiles.value(b.o[s.lane:], codes[s.codes:], w.vCoef, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
+		}
+		switch {
+		case f.Zero == ZeroAsym && f.Share == ShareToken:
+			w.kern.laneDot(b.offsets, w.z, w.vOffset, w.r, b.heads, pageTokens)
+		case f.Zero == ZeroPoint && f.Share == ShareChannel:
+			for j := range b.heads {
+				b.codeSum[j] = float32(b.codeSum[j]*w.r[j]) + float32(float32(w.vBias[j]/f.centre())*w.vUnit[j])
+			}
 		}
 		return
 	}
-	tile := w.kern.tile8
-	if w.v.store == storeInt4 {
-		tile = w.kern.tile4
-	}
-	f := v.format
+	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
 	set := -1
 	r := w.r
-	for i := range w.v.segments {
-		s := &w.v.segments[i]
+	for i := range segments {
+		s := &segments[i]
 		if s.set != set {
 			set = s.set
 			w.foldValues(b, v, set)
 		}
-		for j := range b.heads {
-			parts := w.vSums[j*biasStride:]
-			switch {
-			case len(w.v.segments) > 1 && f.Share == ShareChannel && f.Group == blockWide:
-				w.vBias[j] = parts[s.group]
-			default:
-				w.vBias[j] = parts[0] + parts[1]
+		if !grouped {
+			for j := range b.heads {
+				w.vBias[j] = w.vSums[j*biasStride] + w.vSums[j*biasStride+1]
 			}
-		}
-		tile(w.sums, codes[s.codes:], w.vCoef, w.vBias, b.heads, s.lanes, s.blocks, s.steps, s.first)
-		if f.Share != ShareChannel || f.Group == 0 {
-			w.kern.accumulate(b.o[s.lane:], w.sums, r, w.vUnit, b.heads, s.lanes, s.blocks)
+			w.vTiles.value(b.o[s.lane:], codes[s.codes:], w.vCoef, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
 			continue
 		}
+		for j := range b.heads {
+			w.vBias[j] = sumBias(w.vSums[j*biasStride+s.first/blockWide:], s.steps*w.v.store.step())
+		}
+		w.vTiles.sums(w.sums, codes[s.codes:], w.vCoef, w.vBias, b.heads, s.lanes, s.blocks, s.steps, s.first)
 		var offset []float32
 		at := s.group*w.v.lanes + s.lane
 		if f.Zero != ZeroSym {
@@ -662,12 +686,6 @@ func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
 			r = w.ones
 		}
 		w.kern.accumulateScaled(b.o[s.lane:], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
-	}
-	if f.Share == ShareChannel && f.Group == 0 && f.Zero == ZeroPoint {
-		for j := range b.heads {
-			units := (w.vSums[j*biasStride] + w.vSums[j*biasStride+1]) / f.centre()
-			b.codeSum[j] = float32(b.codeSum[j]*w.r[j]) + float32(float32(units)*w.vUnit[j])
-		}
 	}
 }
 
@@ -709,13 +727,14 @@ func (w *decodeWorker) groupWeights(b *blockState, f Format, s *segment) {
 
 // floatPage attends with block b to one page of float32 tiles.
 func (w *decodeWorker) floatPage(b *blockState, tileK, tileV []byte, low, high int) {
-	w.kern.tileF32(w.z, tileK, b.q, b.heads, blockWide, 2, w.tk.segments[0].steps)
-	w.mask(b, low, high)
+	w.kern.f32.score(w.z, tileK, b.q, b.heads, 2, w.tk.segments[0].steps)
+	if low > 0 || high < pageTokens {
+		w.mask(b, low, high)
+	}
 	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
 	for i := range w.tv.segments {
 		s := &w.tv.segments[i]
-		w.kern.tileF32(w.floats, tileV[s.codes:], w.z, b.heads, s.lanes, s.blocks, s.steps)
-		w.kern.accumulateFloat(b.o[s.lane:], w.floats, w.r, b.heads, s.lanes*s.blocks)
+		w.kern.f32.value(b.o[s.lane:], tileV[s.codes:], w.z, w.r, b.heads, s.lanes, s.blocks, s.steps)
 	}
 }
 

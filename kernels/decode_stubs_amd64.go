@@ -9,320 +9,795 @@ package kernels
 //go:noescape
 func tile8x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
-// tile4x1x1AVX512 is tile4 for 1 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x1x1AVX512 is tileF16 for 1 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x1x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x1x1AVX512 is tileF32 for 1 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x1x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x1x1AVX2 is tileF16 for 1 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x1x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x1x1AVX2 is tileF32 for 1 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x1x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
 // tile8x1x1AVX2 is tile8 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
 func tile8x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tile4x1x1AVX2 is tile4 for 1 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
 // tile8x1x2AVX512 is tile8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
-// tile4x1x2AVX512 is tile4 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tile4x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x1x2AVX512 is tileF16 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x1x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x1x2AVX512 is tileF32 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x1x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x1x2AVX2 is tileF16 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x1x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x1x2AVX2 is tileF32 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x1x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
 // tile8x1x2AVX2 is tile8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// value8x1x1AVX512 is value8 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x1x1AVX2 is value8 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x1x2AVX512 is value8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x1x2AVX2 is value8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score8x1x2AVX512 is score8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score8x1x2AVX2 is score8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled8x1x2AVX512 is scoreScaled8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled8x1x2AVX2 is scoreScaled8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// tile4x1x1AVX512 is tile4 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x1x1AVX2 is tile4 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x1x2AVX512 is tile4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tile4x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
 // tile4x1x2AVX2 is tile4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile4x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
+// value4x1x1AVX512 is value4 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x1x1AVX2 is value4 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x1x2AVX512 is value4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x1x2AVX2 is value4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score4x1x2AVX512 is score4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score4x1x2AVX2 is score4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled4x1x2AVX512 is scoreScaled4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled4x1x2AVX2 is scoreScaled4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreF32x1x2AVX512 is scoreF32 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x1x1AVX512 is valueF32 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x1x2AVX512 is valueF32 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x1x2AVX512 is scoreF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x1x1AVX512 is valueF16 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x1x2AVX512 is valueF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF32x1x2AVX2 is scoreF32 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x1x1AVX2 is valueF32 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x1x2AVX2 is valueF32 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x1x2AVX2 is scoreF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x1x1AVX2 is valueF16 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x1x2AVX2 is valueF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
 // tile8x2x1AVX512 is tile8 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
 func tile8x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tile4x2x1AVX512 is tile4 for 2 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x2x1AVX512 is tileF16 for 2 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x2x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x2x1AVX512 is tileF32 for 2 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x2x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x2x1AVX2 is tileF16 for 2 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x2x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x2x1AVX2 is tileF32 for 2 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x2x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
 
 // tile8x2x1AVX2 is tile8 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
 func tile8x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
-// tile4x2x1AVX2 is tile4 for 2 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
 // tile8x2x2AVX512 is tile8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x2x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tile4x2x2AVX512 is tile4 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tile4x2x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x2x2AVX512 is tileF16 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x2x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x2x2AVX512 is tileF32 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x2x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x2x2AVX2 is tileF16 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x2x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x2x2AVX2 is tileF32 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x2x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
 
 // tile8x2x2AVX2 is tile8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
+// value8x2x1AVX512 is value8 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x2x1AVX2 is value8 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x2x2AVX512 is value8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x2x2AVX2 is value8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score8x2x2AVX512 is score8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score8x2x2AVX2 is score8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled8x2x2AVX512 is scoreScaled8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled8x2x2AVX2 is scoreScaled8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// tile4x2x1AVX512 is tile4 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x2x1AVX2 is tile4 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x2x2AVX512 is tile4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tile4x2x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
 // tile4x2x2AVX2 is tile4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile4x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// value4x2x1AVX512 is value4 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x2x1AVX2 is value4 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x2x2AVX512 is value4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x2x2AVX2 is value4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score4x2x2AVX512 is score4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score4x2x2AVX2 is score4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled4x2x2AVX512 is scoreScaled4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled4x2x2AVX2 is scoreScaled4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreF32x2x2AVX512 is scoreF32 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x2x1AVX512 is valueF32 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x2x2AVX512 is valueF32 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x2x2AVX512 is scoreF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x2x1AVX512 is valueF16 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x2x2AVX512 is valueF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF32x2x2AVX2 is scoreF32 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x2x1AVX2 is valueF32 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x2x2AVX2 is valueF32 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x2x2AVX2 is scoreF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x2x1AVX2 is valueF16 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x2x2AVX2 is valueF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
 
 // tile8x3x1AVX512 is tile8 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
 func tile8x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
-// tile4x3x1AVX512 is tile4 for 3 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x3x1AVX512 is tileF16 for 3 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x3x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x3x1AVX512 is tileF32 for 3 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x3x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x3x1AVX2 is tileF16 for 3 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x3x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x3x1AVX2 is tileF32 for 3 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x3x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
 // tile8x3x1AVX2 is tile8 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
 func tile8x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tile4x3x1AVX2 is tile4 for 3 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
 // tile8x3x2AVX512 is tile8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x3x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
-// tile4x3x2AVX512 is tile4 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tile4x3x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x3x2AVX512 is tileF16 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x3x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x3x2AVX512 is tileF32 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x3x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x3x2AVX2 is tileF16 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x3x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x3x2AVX2 is tileF32 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x3x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
 // tile8x3x2AVX2 is tile8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// value8x3x1AVX512 is value8 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x3x1AVX2 is value8 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x3x2AVX512 is value8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x3x2AVX2 is value8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score8x3x2AVX512 is score8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score8x3x2AVX2 is score8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled8x3x2AVX512 is scoreScaled8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled8x3x2AVX2 is scoreScaled8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// tile4x3x1AVX512 is tile4 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x3x1AVX2 is tile4 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x3x2AVX512 is tile4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tile4x3x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
 // tile4x3x2AVX2 is tile4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile4x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
+// value4x3x1AVX512 is value4 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x3x1AVX2 is value4 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x3x2AVX512 is value4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x3x2AVX2 is value4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score4x3x2AVX512 is score4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score4x3x2AVX2 is score4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled4x3x2AVX512 is scoreScaled4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled4x3x2AVX2 is scoreScaled4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreF32x3x2AVX512 is scoreF32 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x3x1AVX512 is valueF32 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x3x2AVX512 is valueF32 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x3x2AVX512 is scoreF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x3x1AVX512 is valueF16 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x3x2AVX512 is valueF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF32x3x2AVX2 is scoreF32 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x3x1AVX2 is valueF32 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x3x2AVX2 is valueF32 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x3x2AVX2 is scoreF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x3x1AVX2 is valueF16 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x3x2AVX2 is valueF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
 // tile8x4x1AVX512 is tile8 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
 func tile8x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tile4x4x1AVX512 is tile4 for 4 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x4x1AVX512 is tileF16 for 4 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x4x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x4x1AVX512 is tileF32 for 4 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x4x1AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x4x1AVX2 is tileF16 for 4 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF16x4x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x4x1AVX2 is tileF32 for 4 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tileF32x4x1AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
 
 // tile8x4x1AVX2 is tile8 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
 func tile8x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
-// tile4x4x1AVX2 is tile4 for 4 query heads and blocks of 16 lanes.
-//
-//go:noescape
-func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
 // tile8x4x2AVX512 is tile8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x4x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tile4x4x2AVX512 is tile4 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tile4x4x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
-
-// tileF16x4x2AVX512 is tileF16 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x4x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x4x2AVX512 is tileF32 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x4x2AVX512(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF16x4x2AVX2 is tileF16 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF16x4x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
-
-// tileF32x4x2AVX2 is tileF32 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func tileF32x4x2AVX2(sums *float32, codes *byte, x *float32, blocks int, steps int)
 
 // tile8x4x2AVX2 is tile8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
 
+// value8x4x1AVX512 is value8 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x4x1AVX2 is value8 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value8x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x4x2AVX512 is value8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value8x4x2AVX2 is value8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value8x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score8x4x2AVX512 is score8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score8x4x2AVX2 is score8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled8x4x2AVX512 is scoreScaled8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled8x4x2AVX2 is scoreScaled8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// tile4x4x1AVX512 is tile4 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x4x1AVX2 is tile4 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// tile4x4x2AVX512 is tile4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tile4x4x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
 // tile4x4x2AVX2 is tile4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
 func tile4x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+
+// value4x4x1AVX512 is value4 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x4x1AVX2 is value4 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func value4x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x4x2AVX512 is value4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// value4x4x2AVX2 is value4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func value4x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+
+// score4x4x2AVX512 is score4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// score4x4x2AVX2 is score4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func score4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+
+// scoreScaled4x4x2AVX512 is scoreScaled4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreScaled4x4x2AVX2 is scoreScaled4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreF32x4x2AVX512 is scoreF32 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x4x1AVX512 is valueF32 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x4x2AVX512 is valueF32 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x4x2AVX512 is scoreF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x4x1AVX512 is valueF16 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x4x2AVX512 is valueF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF32x4x2AVX2 is scoreF32 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF32x4x1AVX2 is valueF32 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF32x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF32x4x2AVX2 is valueF32 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF32x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// scoreF16x4x2AVX2 is scoreF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreF16x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+
+// valueF16x4x1AVX2 is valueF16 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueF16x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// valueF16x4x2AVX2 is valueF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+
+// softmaxx1AVX512 is softmax for 1 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxx1AVX512(z *float32, m *float32, r *float32, l *float32)
+
+// softmaxPlainx1AVX512 is softmaxFold for 1 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+
+// softmaxScaledx1AVX512 is softmaxFold for 1 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+
+// softmaxx2AVX512 is softmax for 2 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxx2AVX512(z *float32, m *float32, r *float32, l *float32)
+
+// softmaxPlainx2AVX512 is softmaxFold for 2 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+
+// softmaxScaledx2AVX512 is softmaxFold for 2 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+
+// softmaxx3AVX512 is softmax for 3 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxx3AVX512(z *float32, m *float32, r *float32, l *float32)
+
+// softmaxPlainx3AVX512 is softmaxFold for 3 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+
+// softmaxScaledx3AVX512 is softmaxFold for 3 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+
+// softmaxx4AVX512 is softmax for 4 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxx4AVX512(z *float32, m *float32, r *float32, l *float32)
+
+// softmaxPlainx4AVX512 is softmaxFold for 4 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+
+// softmaxScaledx4AVX512 is softmaxFold for 4 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+
+// softmaxAVX2 is softmax; m and r have room for four heads.
+//
+//go:noescape
+func softmaxAVX2(z *float32, m *float32, r *float32, l *float32, heads int)
+
+// softmaxFoldPlainAVX2 is softmaxFold; m and r have room for four heads.
+//
+//go:noescape
+func softmaxFoldPlainAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, heads int)
+
+// softmaxFoldScaledAVX2 is softmaxFold; m and r have room for four heads.
+//
+//go:noescape
+func softmaxFoldScaledAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, heads int)
 
 // foldPlainAVX512 is fold; n is a multiple of 32, 32 at least.
 //
@@ -334,11 +809,6 @@ func foldPlainAVX512(coef *byte, units *float32, bias *int32, x *float32, limit 
 //go:noescape
 func foldScaledAVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
 
-// scoreUniformAVX512 is scoreUniform with z at the first token.
-//
-//go:noescape
-func scoreUniformAVX512(z *float32, sums *int32, unit *float32, add *float32, heads int, blocks int)
-
 // scoreTokenAVX512 is scoreToken.
 //
 //go:noescape
@@ -348,21 +818,6 @@ func scoreTokenAVX512(z *float32, sums *int32, unit *float32, scale *float32, he
 //
 //go:noescape
 func scoreTokenOffsetAVX512(z *float32, sums *int32, unit *float32, scale *float32, offset *float32, q *float32, heads int, groups int)
-
-// softmaxAVX512 is softmax.
-//
-//go:noescape
-func softmaxAVX512(z *float32, m *float32, r *float32, l *float32, heads int)
-
-// accumulatex1AVX512 is accumulate for blocks of 16 lanes.
-//
-//go:noescape
-func accumulatex1AVX512(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
-
-// accumulatex2AVX512 is accumulate for blocks of 32 lanes.
-//
-//go:noescape
-func accumulatex2AVX512(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
 
 // accumulateScaledx1AVX512 is accumulateScaled for blocks of 16 lanes.
 //
@@ -383,11 +838,6 @@ func accumulateScaledx2AVX512(o *float32, sums *int32, r *float32, unit *float32
 //
 //go:noescape
 func accumulateOffsetx2AVX512(o *float32, sums *int32, r *float32, unit *float32, scale *float32, add *float32, offset *float32, heads int, blocks int)
-
-// accumulateFloatAVX512 is accumulateFloat; n is a multiple of 16.
-//
-//go:noescape
-func accumulateFloatAVX512(o *float32, sums *float32, r *float32, heads int, n int)
 
 // laneDotAVX512 is laneDot; n is a multiple of 16, 16 at least.
 //
@@ -429,11 +879,6 @@ func foldPlainAVX2(coef *byte, units *float32, bias *int32, x *float32, limit fl
 //go:noescape
 func foldScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
 
-// scoreUniformAVX2 is scoreUniform with z at the first token.
-//
-//go:noescape
-func scoreUniformAVX2(z *float32, sums *int32, unit *float32, add *float32, heads int, blocks int)
-
 // scoreTokenAVX2 is scoreToken.
 //
 //go:noescape
@@ -443,21 +888,6 @@ func scoreTokenAVX2(z *float32, sums *int32, unit *float32, scale *float32, head
 //
 //go:noescape
 func scoreTokenOffsetAVX2(z *float32, sums *int32, unit *float32, scale *float32, offset *float32, q *float32, heads int, groups int)
-
-// softmaxAVX2 is softmax.
-//
-//go:noescape
-func softmaxAVX2(z *float32, m *float32, r *float32, l *float32, heads int)
-
-// accumulatex1AVX2 is accumulate for blocks of 16 lanes.
-//
-//go:noescape
-func accumulatex1AVX2(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
-
-// accumulatex2AVX2 is accumulate for blocks of 32 lanes.
-//
-//go:noescape
-func accumulatex2AVX2(o *float32, sums *int32, r *float32, unit *float32, heads int, blocks int)
 
 // accumulateScaledx1AVX2 is accumulateScaled for blocks of 16 lanes.
 //
@@ -478,11 +908,6 @@ func accumulateScaledx2AVX2(o *float32, sums *int32, r *float32, unit *float32, 
 //
 //go:noescape
 func accumulateOffsetx2AVX2(o *float32, sums *int32, r *float32, unit *float32, scale *float32, add *float32, offset *float32, heads int, blocks int)
-
-// accumulateFloatAVX2 is accumulateFloat; n is a multiple of 16.
-//
-//go:noescape
-func accumulateFloatAVX2(o *float32, sums *float32, r *float32, heads int, n int)
 
 // laneDotAVX2 is laneDot; n is a multiple of 16, 16 at least.
 //

@@ -117,25 +117,40 @@ func word(bits uint32) Mem {
 // decode emits the parts of decode attention.
 func decode() {
 	for heads := 1; heads <= 4; heads++ {
-		for _, lines := range []int{1, 2} {
-			tileVNNI(8, heads, lines)
-			tileVNNI(4, heads, lines)
-			for _, w := range []tier{avx512, avx2} {
-				tileFloat(w, true, heads, lines)
-				tileFloat(w, false, heads, lines)
+		for _, bits := range []int{8, 4} {
+			for _, e := range []end{sumsEnd, valueEnd} {
+				for lines := 1; lines <= 2; lines++ {
+					tileVNNI(e, bits, heads, lines)
+					tileAVX2(e, bits, heads, lines)
+				}
 			}
-			tileAVX2(8, heads, lines)
-			tileAVX2(4, heads, lines)
+			for _, e := range []end{scoreEnd, scaledEnd} {
+				tileVNNI(e, bits, heads, 2)
+				tileAVX2(e, bits, heads, 2)
+			}
+		}
+		for _, w := range []tier{avx512, avx2} {
+			for _, half := range []bool{false, true} {
+				tileFloat(w, false, half, heads, 2)
+				tileFloat(w, true, half, heads, 1)
+				tileFloat(w, true, half, heads, 2)
+			}
 		}
 	}
+	for heads := 1; heads <= 4; heads++ {
+		weights(heads, "")
+		weights(heads, "Plain")
+		weights(heads, "Scaled")
+	}
+	softmax(avx2)
+	softmaxFold(false)
+	softmaxFold(true)
 	for _, w := range []tier{avx512, avx2} {
-		fold(w)
-		scoreUniform(w)
+		for _, scaled := range []bool{false, true} {
+			fold(w, scaled)
+		}
 		scoreToken(w)
-		softmax(w)
-		accumulate(w)
 		accumulateScaled(w)
-		accumulateFloat(w)
 		laneDot(w)
 		widenF16(w)
 		merge(w)
@@ -159,26 +174,103 @@ func copyOf(r reg.Register) reg.GPVirtual {
 	return c
 }
 
+// An end is what a tile does with its sums.
+type end struct {
+	name   string
+	params string // beyond codes, coef, bias; the output comes first
+	output string
+}
+
+var (
+	// sumsEnd stores the integers, block by block, head by head.
+	sumsEnd = end{"tile", "", "sums *int32"}
+	// scoreEnd is z = float32(sum)·unit + add.
+	scoreEnd = end{"score", "unit, add *float32, ", "z *float32"}
+	// scaledEnd is z = (float32(sum)·unit)·scale of the token.
+	scaledEnd = end{"scoreScaled", "unit, scale *float32, ", "z *float32"}
+	// valueEnd is o = o·r + float32(sum)·unit.
+	valueEnd = end{"value", "r, unit *float32, ", "o *float32"}
+)
+
+// integerTile opens a function and loads what all integer tiles take.
+type integerTile struct {
+	end                              end
+	out, codes, coef, bias, one, two reg.Register
+	blocks, steps                    reg.Register
+}
+
+func openTile(e end, bits, heads, lines int, suffix string) integerTile {
+	name := fmt.Sprintf("%s%dx%dx%d%s", e.name, bits, heads, lines, suffix)
+	TEXT(name, NOSPLIT, "func("+e.output+", codes, coef *byte, bias *int32, "+e.params+"blocks, steps int)")
+	Doc(fmt.Sprintf("%s is %s%d for %d query heads and blocks of %d lanes.", name, e.name, bits, heads, 16*lines))
+	Pragma("noescape")
+	t := integerTile{end: e}
+	out := map[string]string{"tile": "sums", "score": "z", "scoreScaled": "z", "value": "o"}[e.name]
+	t.out = Load(Param(out), GP64())
+	t.codes = Load(Param("codes"), GP64())
+	t.coef = Load(Param("coef"), GP64())
+	t.bias = Load(Param("bias"), GP64())
+	switch e.name {
+	case "score":
+		t.one, t.two = Load(Param("unit"), GP64()), Load(Param("add"), GP64())
+	case "scoreScaled":
+		t.one, t.two = Load(Param("unit"), GP64()), Load(Param("scale"), GP64())
+	case "value":
+		t.one, t.two = Load(Param("r"), GP64()), Load(Param("unit"), GP64())
+	}
+	t.blocks = Load(Param("blocks"), GP64())
+	t.steps = Load(Param("steps"), GP64())
+	return t
+}
+
+// finish stores one register of sums: of query head h, disp bytes into the block.
+func (t integerTile) finish(w tier, sum reg.VecVirtual, h, lines, disp int) {
+	row := Mem{Base: t.out, Disp: h*rowBytes + disp}
+	switch t.end.name {
+	case "tile":
+		VMOVUPS(sum, Mem{Base: t.out, Disp: 64*h*lines + disp})
+		return
+	case "score":
+		VCVTDQ2PS(sum, sum)
+		VMULPS(w.splat(Mem{Base: t.one, Disp: 4 * h}), sum, sum)
+		VADDPS(w.splat(Mem{Base: t.two, Disp: 4 * h}), sum, sum)
+	case "scoreScaled":
+		VCVTDQ2PS(sum, sum)
+		VMULPS(w.splat(Mem{Base: t.one, Disp: 4 * h}), sum, sum)
+		VMULPS(Mem{Base: t.two, Disp: disp}, sum, sum)
+	case "value":
+		VCVTDQ2PS(sum, sum)
+		VMULPS(w.splat(Mem{Base: t.two, Disp: 4 * h}), sum, sum)
+		kept := w.splat(Mem{Base: t.one, Disp: 4 * h})
+		VMULPS(row, kept, kept)
+		VADDPS(sum, kept, sum)
+	}
+	VMOVUPS(sum, row)
+}
+
+// next moves on to the next block.
+func (t integerTile) next(heads, lines int) {
+	switch t.end.name {
+	case "tile":
+		ADDQ(U32(64*uint32(heads*lines)), t.out)
+		return
+	case "scoreScaled":
+		ADDQ(U32(64*uint32(lines)), t.two)
+	}
+	ADDQ(U32(64*uint32(lines)), t.out)
+}
+
 // tileVNNI multiplies lines of 16 lanes × 4 codes with the two byte planes of each
 // head's multiplicands. VPDPBUSD takes the codes as unsigned and a plane's four
 // bytes, in every lane, as signed: |sum of a plane| ≤ 640·255·128 < 2^31.
-func tileVNNI(bits, heads, lines int) {
-	name := fmt.Sprintf("tile%dx%dx%dAVX512", bits, heads, lines)
-	TEXT(name, NOSPLIT, "func(sums *int32, codes, coef *byte, bias *int32, blocks, steps int)")
-	Doc(fmt.Sprintf("%s is tile%d for %d query heads and blocks of %d lanes.", name, bits, heads, 16*lines))
-	Pragma("noescape")
-	sums := Load(Param("sums"), GP64())
-	codes := Load(Param("codes"), GP64())
-	coef := Load(Param("coef"), GP64())
-	bias := Load(Param("bias"), GP64())
-	blocks := Load(Param("blocks"), GP64())
-	steps := Load(Param("steps"), GP64())
+func tileVNNI(e end, bits, heads, lines int) {
+	t := openTile(e, bits, heads, lines, "AVX512")
 	var mask reg.VecVirtual
 	if bits == 4 {
 		mask = ZMM()
 		VMOVDQU32(word(0x0f0f0f0f), mask)
 	}
-	count("block", blocks, func() {
+	count("block", t.blocks, func() {
 		acc := make([][][2]reg.VecVirtual, heads)
 		for h := range acc {
 			acc[h] = make([][2]reg.VecVirtual, lines)
@@ -186,16 +278,16 @@ func tileVNNI(bits, heads, lines int) {
 				acc[h][l] = [2]reg.VecVirtual{ZMM(), ZMM()}
 				VPXORD(acc[h][l][1], acc[h][l][1], acc[h][l][1])
 				VPXORD(acc[h][l][0], acc[h][l][0], acc[h][l][0])
-				VPSUBD_BCST(Mem{Base: bias, Disp: 4 * h}, acc[h][l][0], acc[h][l][0])
+				VPSUBD_BCST(Mem{Base: t.bias, Disp: 4 * h}, acc[h][l][0], acc[h][l][0])
 			}
 		}
-		at, n := copyOf(coef), copyOf(steps)
+		at, n := copyOf(t.coef), copyOf(t.steps)
 		count("step", n, func() {
 			parts := 1
 			code := make([][]reg.VecVirtual, lines)
 			for l := range lines {
 				raw := ZMM()
-				VMOVDQU32(Mem{Base: codes, Disp: 64 * l}, raw)
+				VMOVDQU32(Mem{Base: t.codes, Disp: 64 * l}, raw)
 				code[l] = []reg.VecVirtual{raw}
 				if bits == 4 {
 					low, high := ZMM(), ZMM()
@@ -223,16 +315,16 @@ func tileVNNI(bits, heads, lines int) {
 				}
 			}
 			ADDQ(Imm(uint64(4*parts)), at)
-			ADDQ(U32(64*uint32(lines)), codes)
+			ADDQ(U32(64*uint32(lines)), t.codes)
 		})
 		for h := range acc {
 			for l, a := range acc[h] {
 				VPSLLD(Imm(8), a[1], a[1])
 				VPADDD(a[1], a[0], a[0])
-				VMOVDQU32(a[0], Mem{Base: sums, Disp: 64 * (h*lines + l)})
+				t.finish(avx512, a[0], h, lines, 64*l)
 			}
 		}
-		ADDQ(U32(64*uint32(heads*lines)), sums)
+		t.next(heads, lines)
 	})
 	VZEROUPPER()
 	RET()
@@ -241,33 +333,24 @@ func tileVNNI(bits, heads, lines int) {
 // tileAVX2 widens codes to 16 bits, every second byte (int8) or every fourth nibble
 // (int4) a register, and multiplies pairs with VPMADDWD: exact, and no planes. The
 // multiplicands stand as fold left them, in pairs (0,2) (1,3) of every four.
-func tileAVX2(bits, heads, lines int) {
-	name := fmt.Sprintf("tile%dx%dx%dAVX2", bits, heads, lines)
-	TEXT(name, NOSPLIT, "func(sums *int32, codes, coef *byte, bias *int32, blocks, steps int)")
-	Doc(fmt.Sprintf("%s is tile%d for %d query heads and blocks of %d lanes.", name, bits, heads, 16*lines))
-	Pragma("noescape")
-	sums := Load(Param("sums"), GP64())
-	codes := Load(Param("codes"), GP64())
-	coef := Load(Param("coef"), GP64())
-	bias := Load(Param("bias"), GP64())
-	blocks := Load(Param("blocks"), GP64())
-	steps := Load(Param("steps"), GP64())
+func tileAVX2(e end, bits, heads, lines int) {
+	t := openTile(e, bits, heads, lines, "AVX2")
 	stride := 64 * lines
-	blockBytes := copyOf(steps)
-	IMUL3Q(U32(uint32(stride)), blockBytes, blockBytes)
-	count("block", blocks, func() {
+	count("block", t.blocks, func() {
+		var line reg.Register
 		for l := range lines {
 			acc := make([][2]reg.VecVirtual, heads)
 			for h := range acc {
 				acc[h] = [2]reg.VecVirtual{YMM(), YMM()}
 				minus := YMM()
-				VPBROADCASTD(Mem{Base: bias, Disp: 4 * h}, minus)
+				VPBROADCASTD(Mem{Base: t.bias, Disp: 4 * h}, minus)
 				for i := range 2 {
 					VPXOR(acc[h][i], acc[h][i], acc[h][i])
 					VPSUBD(minus, acc[h][i], acc[h][i])
 				}
 			}
-			line, at, n := copyOf(codes), copyOf(coef), copyOf(steps)
+			at, n := copyOf(t.coef), copyOf(t.steps)
+			line = copyOf(t.codes)
 			multiply := func(pair int, code [2]reg.VecVirtual) {
 				for h := range heads {
 					factor := YMM()
@@ -313,41 +396,49 @@ func tileAVX2(bits, heads, lines int) {
 			})
 			for h := range acc {
 				for i, a := range acc[h] {
-					VMOVDQU(a, Mem{Base: sums, Disp: 64*(h*lines+l) + 32*i})
+					t.finish(avx2, a, h, lines, 64*l+32*i)
 				}
 			}
 		}
-		ADDQ(blockBytes, codes)
-		ADDQ(U32(64*uint32(heads*lines)), sums)
+		MOVQ(line, t.codes)
+		t.next(heads, lines)
 	})
 	VZEROUPPER()
 	RET()
 }
 
 // tileFloat multiplies lines of float16 (fused) or float32 (product rounded first)
-// with float rows. AVX2 has registers for 16 lanes of four heads at a time.
-func tileFloat(w tier, half bool, heads, lines int) {
-	kind, size := "F32", 4
+// with float rows: scores, or with r the outputs o = o·r + sum. AVX2 has registers
+// for 16 lanes of four heads at a time.
+func tileFloat(w tier, value, half bool, heads, lines int) {
+	kind, size, use := "F32", 4, "score"
 	if half {
 		kind, size = "F16", 2
 	}
-	name := fmt.Sprintf("tile%sx%dx%d%s", kind, heads, lines, w.suffix)
-	TEXT(name, NOSPLIT, "func(sums *float32, codes *byte, x *float32, blocks, steps int)")
-	Doc(fmt.Sprintf("%s is tile%s for %d query heads and blocks of %d lanes.", name, kind, heads, 16*lines))
+	params := "x *float32"
+	if value {
+		use, params = "value", "x, r *float32"
+	}
+	name := fmt.Sprintf("%s%sx%dx%d%s", use, kind, heads, lines, w.suffix)
+	TEXT(name, NOSPLIT, "func(out *float32, codes *byte, "+params+", blocks, steps int)")
+	Doc(fmt.Sprintf("%s is %s%s for %d query heads and blocks of %d lanes.", name, use, kind, heads, 16*lines))
 	Pragma("noescape")
-	sums := Load(Param("sums"), GP64())
+	out := Load(Param("out"), GP64())
 	codes := Load(Param("codes"), GP64())
 	x := Load(Param("x"), GP64())
+	var r reg.Register
+	if value {
+		r = Load(Param("r"), GP64())
+	}
 	blocks := Load(Param("blocks"), GP64())
 	steps := Load(Param("steps"), GP64())
 	stride := 16 * lines * size
-	blockBytes := copyOf(steps)
-	IMUL3Q(U32(uint32(stride)), blockBytes, blockBytes)
 	together := lines
 	if !w.wide {
 		together = 1
 	}
 	count("block", blocks, func() {
+		var line reg.Register
 		for first := 0; first < lines; first += together {
 			acc := make([][]lanes, heads)
 			for h := range acc {
@@ -357,7 +448,8 @@ func tileFloat(w tier, half bool, heads, lines int) {
 					acc[h] = append(acc[h], a)
 				}
 			}
-			line, at, n := copyOf(codes), copyOf(x), copyOf(steps)
+			at, n := copyOf(x), copyOf(steps)
+			line = copyOf(codes)
 			count(fmt.Sprintf("step%d", first), n, func() {
 				var code []lanes
 				for l := range together {
@@ -391,12 +483,20 @@ func tileFloat(w tier, half bool, heads, lines int) {
 			})
 			for h := range acc {
 				for l, a := range acc[h] {
-					w.store(a, Mem{Base: sums, Disp: h*rowBytes + 64*(first+l)})
+					for i, sum := range a {
+						row := Mem{Base: out, Disp: h*rowBytes + 64*(first+l) + i*w.bytes()}
+						if value {
+							kept := w.splat(Mem{Base: r, Disp: 4 * h})
+							VMULPS(row, kept, kept)
+							VADDPS(sum, kept, sum)
+						}
+						VMOVUPS(sum, row)
+					}
 				}
 			}
 		}
-		ADDQ(blockBytes, codes)
-		ADDQ(U32(64*uint32(lines)), sums)
+		MOVQ(line, codes)
+		ADDQ(U32(64*uint32(lines)), out)
 	})
 	VZEROUPPER()
 	RET()
@@ -450,7 +550,7 @@ const (
 	absMask    = 0x7fffffff
 	smallFold  = 0x0d800000 // 2^−100
 	halfByte   = 128
-	exp2Low    = 0xc2fc0000 // −126
+	exp2Low    = 0xc2c80000 // −100
 	roundMagic = 0x4b400000 // 3·2^22
 )
 
@@ -462,112 +562,122 @@ func (w tier) and(m Mem, v, dst reg.VecVirtual) {
 	}
 }
 
+// factors leaves limit/amax in every lane of the result and stores amax/limit; both
+// are 0 for an amax that is too small. label is unique in the function.
+func (w tier) factors(label string, amax reg.VecVirtual, limits reg.Register, unit Mem) reg.VecVirtual {
+	factor, units := XMM(), XMM()
+	VXORPS(factor, factor, factor)
+	VXORPS(units, units, units)
+	VUCOMISS(word(smallFold), amax.AsX())
+	JB(LabelRef(label))
+	VDIVSS(amax.AsX(), limits, factor)
+	VDIVSS(limits, amax.AsX(), units)
+	Label(label)
+	VMOVSS(units, unit)
+	by := w.reg()
+	VBROADCASTSS(factor, by)
+	return by
+}
+
+// planes rounds 16 scaled values to integers, stores them as multiplicands at coef,
+// 16·part elements behind index i, and returns them.
+func (w tier) planes(v lanes, coef, i reg.Register, part int) lanes {
+	for r := range v {
+		VCVTPS2DQ(v[r], v[r])
+	}
+	if w.wide {
+		high := ZMM()
+		VPADDD(word(halfByte), v[0], high)
+		VPSRAD(Imm(8), high, high)
+		VPMOVDB(v[0], Mem{Base: coef, Index: i, Scale: 1, Disp: 16 * part})
+		VPMOVDB(high, Mem{Base: coef, Index: i, Scale: 1, Disp: planeBytes + 16*part})
+		return v
+	}
+	packed := YMM()
+	VPACKSSDW(v[1], v[0], packed)
+	VPERMQ(Imm(0b11_01_10_00), packed, packed)
+	VPSHUFB(pairOrder(), packed, packed)
+	VMOVDQU(packed, Mem{Base: coef, Index: i, Scale: 2, Disp: 32 * part})
+	return v
+}
+
 // fold writes multiplicands: two passes over each row, the first for its largest
 // magnitude.
-func fold(w tier) {
-	for _, scaled := range []bool{false, true} {
-		name, scale := "foldPlain", ""
-		if scaled {
-			name, scale = "foldScaled", ", scale"
-		}
-		TEXT(name+w.suffix, NOSPLIT, "func(coef *byte, units *float32, bias *int32, x"+scale+" *float32, limit float32, weight *int32, heads, n int)")
-		Doc(name + w.suffix + " is fold; n is a multiple of 32, 32 at least.")
-		Pragma("noescape")
-		coef := Load(Param("coef"), GP64())
-		units := Load(Param("units"), GP64())
-		bias := Load(Param("bias"), GP64())
-		x := Load(Param("x"), GP64())
-		var factors reg.Register
-		if scaled {
-			factors = Load(Param("scale"), GP64())
-		}
-		limits := XMM()
-		Load(Param("limit"), limits)
-		weight := Load(Param("weight"), GP64())
-		heads := Load(Param("heads"), GP64())
-		n := Load(Param("n"), GP64())
-		count("head", heads, func() {
-			top := w.lanes()
-			top.same(w.zero)
-			i := GP64()
-			XORQ(i, i)
-			Label("amax")
-			for part := range 2 {
-				for r := range top {
-					v := w.reg()
-					at := part*64 + r*w.bytes()
-					VMOVUPS(Mem{Base: x, Index: i, Scale: 4, Disp: at}, v)
-					if scaled {
-						VMULPS(Mem{Base: factors, Index: i, Scale: 4, Disp: at}, v, v)
-					}
-					w.and(word(absMask), v, v)
-					VMAXPS(v, top[r], top[r])
-				}
-			}
-			ADDQ(Imm(32), i)
-			CMPQ(i, n)
-			JLT(LabelRef("amax"))
-			amax := w.largest(top)
-			factor, unit := XMM(), XMM()
-			VXORPS(factor, factor, factor)
-			VXORPS(unit, unit, unit)
-			VUCOMISS(word(smallFold), amax.AsX())
-			JB(LabelRef("small"))
-			VDIVSS(amax.AsX(), limits, factor)
-			VDIVSS(limits, amax.AsX(), unit)
-			Label("small")
-			VMOVSS(unit, Mem{Base: units})
-			by := w.reg()
-			VBROADCASTSS(factor, by)
-			XORQ(i, i)
-			sums := copyOf(bias)
-			Label("planes")
-			sum := w.lanes()
-			for part := range 2 {
-				k := w.lanes()
-				for r := range k {
-					v, weighted := w.reg(), w.reg()
-					at := part*64 + r*w.bytes()
-					VMOVUPS(Mem{Base: x, Index: i, Scale: 4, Disp: at}, v)
-					if scaled {
-						VMULPS(Mem{Base: factors, Index: i, Scale: 4, Disp: at}, v, v)
-					}
-					VMULPS(by, v, v)
-					VCVTPS2DQ(v, k[r])
-					VPMULLD(Mem{Base: weight, Index: i, Scale: 4, Disp: at}, k[r], weighted)
-					if part == 0 {
-						sum[r] = weighted
-					} else {
-						VPADDD(weighted, sum[r], sum[r])
-					}
-				}
-				if w.wide {
-					high := ZMM()
-					VPADDD(word(halfByte), k[0], high)
-					VPSRAD(Imm(8), high, high)
-					VPMOVDB(k[0], Mem{Base: coef, Index: i, Scale: 1, Disp: 16 * part})
-					VPMOVDB(high, Mem{Base: coef, Index: i, Scale: 1, Disp: planeBytes + 16*part})
-				} else {
-					packed := YMM()
-					VPACKSSDW(k[1], k[0], packed)
-					VPERMQ(Imm(0b11_01_10_00), packed, packed)
-					VPSHUFB(pairOrder(), packed, packed)
-					VMOVDQU(packed, Mem{Base: coef, Index: i, Scale: 2, Disp: 32 * part})
-				}
-			}
-			VMOVD(w.total(sum).AsX(), Mem{Base: sums})
-			ADDQ(Imm(4), sums)
-			ADDQ(Imm(32), i)
-			CMPQ(i, n)
-			JLT(LabelRef("planes"))
-			ADDQ(U32(rowBytes), x)
-			ADDQ(U32(coefBytes), coef)
-			ADDQ(Imm(4*biasStride), bias)
-			ADDQ(Imm(4), units)
-		})
-		VZEROUPPER()
-		RET()
+func fold(w tier, scaled bool) {
+	name, scale := "foldPlain", ""
+	if scaled {
+		name, scale = "foldScaled", ", scale"
 	}
+	TEXT(name+w.suffix, NOSPLIT, "func(coef *byte, units *float32, bias *int32, x"+scale+" *float32, limit float32, weight *int32, heads, n int)")
+	Doc(name + w.suffix + " is fold; n is a multiple of 32, 32 at least.")
+	Pragma("noescape")
+	coef := Load(Param("coef"), GP64())
+	units := Load(Param("units"), GP64())
+	bias := Load(Param("bias"), GP64())
+	x := Load(Param("x"), GP64())
+	var factors reg.Register
+	if scaled {
+		factors = Load(Param("scale"), GP64())
+	}
+	limits := XMM()
+	Load(Param("limit"), limits)
+	weight := Load(Param("weight"), GP64())
+	heads := Load(Param("heads"), GP64())
+	n := Load(Param("n"), GP64())
+	count("head", heads, func() {
+		i := GP64()
+		load := func(part int) lanes {
+			v := w.load(Mem{Base: x, Index: i, Scale: 4, Disp: 64 * part})
+			if scaled {
+				for r := range v {
+					VMULPS(w.at(Mem{Base: factors, Index: i, Scale: 4, Disp: 64 * part}, r), v[r], v[r])
+				}
+			}
+			return v
+		}
+		top := w.lanes()
+		top.same(w.zero)
+		XORQ(i, i)
+		Label("amax")
+		for part := range 2 {
+			for r, v := range load(part) {
+				w.and(word(absMask), v, v)
+				VMAXPS(v, top[r], top[r])
+			}
+		}
+		ADDQ(Imm(32), i)
+		CMPQ(i, n)
+		JLT(LabelRef("amax"))
+		by := w.factors("small", w.largest(top), limits, Mem{Base: units})
+		XORQ(i, i)
+		sums := copyOf(bias)
+		Label("planes")
+		sum := w.lanes()
+		for part := range 2 {
+			v := load(part)
+			v.same(func(r reg.VecVirtual) { VMULPS(by, r, r) })
+			for r, k := range w.planes(v, coef, i, part) {
+				at := w.at(Mem{Base: weight, Index: i, Scale: 4, Disp: 64 * part}, r)
+				if part == 0 {
+					VPMULLD(at, k, sum[r])
+					continue
+				}
+				VPMULLD(at, k, k)
+				VPADDD(k, sum[r], sum[r])
+			}
+		}
+		VMOVD(w.total(sum).AsX(), Mem{Base: sums})
+		ADDQ(Imm(4), sums)
+		ADDQ(Imm(32), i)
+		CMPQ(i, n)
+		JLT(LabelRef("planes"))
+		ADDQ(U32(rowBytes), x)
+		ADDQ(U32(coefBytes), coef)
+		ADDQ(Imm(4*biasStride), bias)
+		ADDQ(Imm(4), units)
+	})
+	VZEROUPPER()
+	RET()
 }
 
 var pairMask *Mem
@@ -588,40 +698,6 @@ func pairOrder() Mem {
 		pairMask = &m
 	}
 	return *pairMask
-}
-
-func scoreUniform(w tier) {
-	TEXT("scoreUniform"+w.suffix, NOSPLIT, "func(z *float32, sums *int32, unit, add *float32, heads, blocks int)")
-	Doc("scoreUniform" + w.suffix + " is scoreUniform with z at the first token.")
-	Pragma("noescape")
-	z := Load(Param("z"), GP64())
-	sums := Load(Param("sums"), GP64())
-	unit := Load(Param("unit"), GP64())
-	add := Load(Param("add"), GP64())
-	heads := Load(Param("heads"), GP64())
-	blocks := Load(Param("blocks"), GP64())
-	count("block", blocks, func() {
-		row, h := copyOf(z), GP64()
-		XORQ(h, h)
-		Label("head")
-		by := w.splat(Mem{Base: unit, Index: h, Scale: 4})
-		plus := w.splat(Mem{Base: add, Index: h, Scale: 4})
-		for at := 0; at < 128; at += w.bytes() {
-			v := w.reg()
-			VCVTDQ2PS(Mem{Base: sums, Disp: at}, v)
-			VMULPS(by, v, v)
-			VADDPS(plus, v, v)
-			VMOVUPS(v, Mem{Base: row, Disp: at})
-		}
-		ADDQ(U32(128), sums)
-		ADDQ(U32(rowBytes), row)
-		INCQ(h)
-		CMPQ(h, heads)
-		JLT(LabelRef("head"))
-		ADDQ(U32(128), z)
-	})
-	VZEROUPPER()
-	RET()
 }
 
 func scoreToken(w tier) {
@@ -714,82 +790,95 @@ func scoreToken(w tier) {
 }
 
 // exp2Coef repeats exp2Coef of decode_generic.go.
-var exp2Coef = [...]float32{1, 0.693147206702832031, 0.240226509222887935, 0.0555032722667120476, 0.0096180566785237006, 0.00134004281772814784, 0.00015461444698538422}
+var exp2Coef = [...]float32{1, 0.693147182, 0.240223497, 0.0555038117, 0.00966636837, 0.00133813021}
 
-// exp2 turns v into 2^v, 0 under −126: the same steps as exp2 in decode_generic.go.
-func (w tier) exp2(v reg.VecVirtual) {
-	n, f, p, e := w.reg(), w.reg(), w.reg(), w.reg()
+// exp2 turns v into 2^v: the same steps as exp2 in decode_generic.go.
+func exp2(v, n, p reg.VecVirtual) {
+	VMAXPS(word(exp2Low), v, v)
 	VADDPS(word(roundMagic), v, n)
-	VSUBPS(word(roundMagic), n, n)
-	VSUBPS(n, v, f)
-	VMOVUPS(word(math.Float32bits(exp2Coef[6])), p)
-	for i := 5; i >= 0; i-- {
-		VMULPS(f, p, p)
+	VSUBPS(word(roundMagic), n, p)
+	VSUBPS(p, v, v)
+	VPSLLD(Imm(23), n, n)
+	last := len(exp2Coef) - 1
+	VMULPS(word(math.Float32bits(exp2Coef[last])), v, p)
+	for i := last - 1; i > 0; i-- {
 		VADDPS(word(math.Float32bits(exp2Coef[i])), p, p)
+		VMULPS(v, p, p)
 	}
-	VCVTPS2DQ(n, e)
-	VPSLLD(Imm(23), e, e)
-	const greaterOrEqual = 13 // ordered
-	if w.wide {
-		k := K()
-		VCMPPS(Imm(greaterOrEqual), word(exp2Low), v, k)
-		VPADDD_Z(e, p, k, v)
-	} else {
-		keep := YMM()
-		VCMPPS(Imm(greaterOrEqual), word(exp2Low), v, keep)
-		VPADDD(e, p, p)
-		VANDPS(keep, p, v)
+	VADDPS(word(math.Float32bits(exp2Coef[0])), p, p)
+	VPADDD(n, p, v)
+}
+
+// tops raises the running maxima m to those of the rows z and leaves 2^(old − new)
+// in r, for all heads at once. It needs room for four heads in m and r.
+func (w tier) tops(z, m, r, heads reg.Register) {
+	row, h := copyOf(z), GP64()
+	old, x, n, p := XMM(), XMM(), XMM(), XMM()
+	VMOVUPS(Mem{Base: m}, old)
+	XORQ(h, h)
+	Label("top")
+	before := w.splat(Mem{Base: m, Index: h, Scale: 4})
+	top := w.lanes()
+	for i := range top {
+		at := Mem{Base: row, Disp: i * w.bytes()}
+		VMAXPS(at, before, top[i])
+		for part := 1; part < 4; part++ {
+			at.Disp += 64
+			VMAXPS(at, top[i], top[i])
+		}
+	}
+	VMOVSS(w.largest(top).AsX(), Mem{Base: m, Index: h, Scale: 4})
+	ADDQ(U32(rowBytes), row)
+	INCQ(h)
+	CMPQ(h, heads)
+	JLT(LabelRef("top"))
+	VMOVUPS(Mem{Base: m}, x)
+	VSUBPS(x, old, x)
+	exp2(x, n, p)
+	VMOVUPS(x, Mem{Base: r})
+}
+
+// weigh turns a row of scores into probabilities relative to all and adds them to
+// l; use gets each 16 of them.
+func (w tier) weigh(z, l reg.Register, all, kept reg.VecVirtual, use func(part int, p lanes)) {
+	sum := w.lanes()
+	for part := range 4 {
+		v := w.load(Mem{Base: z, Disp: 64 * part})
+		for i := range v {
+			VSUBPS(all, v[i], v[i])
+			exp2(v[i], w.reg(), w.reg())
+			if part == 0 {
+				VMOVAPS(v[i], sum[i])
+			} else {
+				VADDPS(v[i], sum[i], sum[i])
+			}
+		}
+		w.store(v, Mem{Base: z, Disp: 64 * part})
+		if use != nil {
+			use(part, v)
+		}
+	}
+	for i := range sum {
+		at := w.at(Mem{Base: l}, i)
+		v := w.reg()
+		VMULPS(at, kept, v)
+		VADDPS(sum[i], v, v)
+		VMOVUPS(v, at)
 	}
 }
 
 func softmax(w tier) {
 	TEXT("softmax"+w.suffix, NOSPLIT, "func(z, m, r, l *float32, heads int)")
-	Doc("softmax" + w.suffix + " is softmax.")
+	Doc("softmax" + w.suffix + " is softmax; m and r have room for four heads.")
 	Pragma("noescape")
 	z := Load(Param("z"), GP64())
 	m := Load(Param("m"), GP64())
 	r := Load(Param("r"), GP64())
 	l := Load(Param("l"), GP64())
 	heads := Load(Param("heads"), GP64())
+	w.tops(z, m, r, heads)
 	count("head", heads, func() {
-		before := w.splat(Mem{Base: m})
-		top := w.lanes()
-		for i := range top {
-			at := Mem{Base: z, Disp: i * w.bytes()}
-			VMAXPS(at, before, top[i])
-			for part := 1; part < 4; part++ {
-				at.Disp += 64
-				VMAXPS(at, top[i], top[i])
-			}
-		}
-		all := w.largest(top)
-		VMOVSS(all.AsX(), Mem{Base: m})
-		VSUBPS(all, before, before)
-		w.exp2(before)
-		VMOVSS(before.AsX(), Mem{Base: r})
-		sum := w.lanes()
-		for part := range 4 {
-			for i := range sum {
-				at := Mem{Base: z, Disp: part*64 + i*w.bytes()}
-				v := w.reg()
-				VMOVUPS(at, v)
-				VSUBPS(all, v, v)
-				w.exp2(v)
-				VMOVUPS(v, at)
-				if part == 0 {
-					sum[i] = v
-				} else {
-					VADDPS(v, sum[i], sum[i])
-				}
-			}
-		}
-		for i := range sum {
-			at := Mem{Base: l, Disp: i * w.bytes()}
-			v := w.reg()
-			VMULPS(at, before, v)
-			VADDPS(sum[i], v, v)
-			VMOVUPS(v, at)
-		}
+		w.weigh(z, l, w.splat(Mem{Base: m}), w.splat(Mem{Base: r}), nil)
 		ADDQ(U32(rowBytes), z)
 		ADDQ(Imm(4), m)
 		ADDQ(Imm(4), r)
@@ -798,6 +887,282 @@ func softmax(w tier) {
 	VZEROUPPER()
 	RET()
 }
+
+// softmaxFold is softmax followed by fold. Probabilities and scales are not negative,
+// so that no magnitudes need be taken.
+func softmaxFold(scaled bool) {
+	w := avx2
+	name, params := "softmaxFoldPlain", ""
+	if scaled {
+		name, params = "softmaxFoldScaled", ", scale *float32"
+	}
+	TEXT(name+w.suffix, NOSPLIT, "func(z, m, r, l *float32, coef *byte, units *float32, bias *int32"+params+", limit float32, centre, heads int)")
+	Doc(name + w.suffix + " is softmaxFold; m and r have room for four heads.")
+	Pragma("noescape")
+	z := Load(Param("z"), GP64())
+	m := Load(Param("m"), GP64())
+	r := Load(Param("r"), GP64())
+	l := Load(Param("l"), GP64())
+	coef := Load(Param("coef"), GP64())
+	units := Load(Param("units"), GP64())
+	bias := Load(Param("bias"), GP64())
+	var scale reg.Register
+	if scaled {
+		scale = Load(Param("scale"), GP64())
+	}
+	limits := XMM()
+	Load(Param("limit"), limits)
+	centre := Load(Param("centre"), GP64())
+	heads := Load(Param("heads"), GP64())
+	w.tops(z, m, r, heads)
+	zero := GP64()
+	XORQ(zero, zero)
+	count("head", heads, func() {
+		top := w.lanes()
+		w.weigh(z, l, w.splat(Mem{Base: m}), w.splat(Mem{Base: r}), func(part int, p lanes) {
+			for i := range p {
+				v := p[i]
+				if scaled {
+					VMULPS(w.at(Mem{Base: scale, Disp: 64 * part}, i), v, v)
+				}
+				if part == 0 {
+					VMOVAPS(v, top[i])
+				} else {
+					VMAXPS(v, top[i], top[i])
+				}
+			}
+		})
+		by := w.factors("small", w.largest(top), limits, Mem{Base: units})
+		sum := w.lanes()
+		for part := range 4 {
+			v := w.load(Mem{Base: z, Disp: 64 * part})
+			if scaled {
+				for i := range v {
+					VMULPS(w.at(Mem{Base: scale, Disp: 64 * part}, i), v[i], v[i])
+				}
+			}
+			v.same(func(r reg.VecVirtual) { VMULPS(by, r, r) })
+			for i, k := range w.planes(v, coef, zero, part) {
+				if part == 0 {
+					VMOVAPS(k, sum[i])
+				} else {
+					VPADDD(k, sum[i], sum[i])
+				}
+			}
+		}
+		total := GP32()
+		VMOVD(w.total(sum).AsX(), total)
+		IMULL(centre.(reg.GP).As32(), total)
+		MOVL(total, Mem{Base: bias})
+		ADDQ(U32(rowBytes), z)
+		ADDQ(Imm(4), m)
+		ADDQ(Imm(4), r)
+		ADDQ(Imm(64), l)
+		ADDQ(U32(coefBytes), coef)
+		ADDQ(Imm(4), units)
+		ADDQ(Imm(4), bias)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// weights emits softmax for a fixed number of heads, and after it, with a folding,
+// fold of the probabilities while they are in registers. AVX-512 has room for all
+// 64 of four heads: the long chain of each is then hidden behind the others.
+func weights(heads int, folding string) {
+	name := fmt.Sprintf("softmax%sx%dAVX512", folding, heads)
+	params := "z, m, r, l *float32"
+	doc := "softmax"
+	if folding != "" {
+		doc = "softmaxFold"
+		params += ", coef *byte, units *float32, bias *int32"
+		if folding == "Scaled" {
+			params += ", scale *float32"
+		}
+		params += ", limit float32, centre int"
+	}
+	TEXT(name, NOSPLIT, "func("+params+")")
+	Doc(fmt.Sprintf("%s is %s for %d query heads; m, r and units have room for four.", name, doc, heads))
+	Pragma("noescape")
+	z := Load(Param("z"), GP64())
+	m := Load(Param("m"), GP64())
+	r := Load(Param("r"), GP64())
+	l := Load(Param("l"), GP64())
+	at := func(h, part int) Mem { return Mem{Base: z, Disp: h*rowBytes + 64*part} }
+	w := avx512
+
+	low, magic := splatWord(exp2Low), splatWord(roundMagic)
+	var poly []reg.VecVirtual
+	for _, c := range exp2Coef {
+		poly = append(poly, splatWord(math.Float32bits(c)))
+	}
+	old, x, n, p := XMM(), XMM(), XMM(), XMM()
+	VMOVUPS(Mem{Base: m}, old)
+	tops := make([]reg.VecVirtual, heads)
+	for h := range tops {
+		top := ZMM()
+		VBROADCASTSS(Mem{Base: m, Disp: 4 * h}, top)
+		for part := range 4 {
+			VMAXPS(at(h, part), top, top)
+		}
+		tops[h] = top
+	}
+	for h, top := range tops {
+		tops[h] = w.largest(lanes{top})
+	}
+	gather(tops, x)
+	VMOVUPS(x, Mem{Base: m})
+	VSUBPS(x, old, x)
+	exp2(x, n, p)
+	VMOVUPS(x, Mem{Base: r})
+
+	weight := make([][]reg.VecVirtual, heads)
+	var scale reg.Register
+	if folding == "Scaled" {
+		scale = Load(Param("scale"), GP64())
+	}
+	for h := range heads {
+		sum := ZMM()
+		for part := range 4 {
+			v, n, p := ZMM(), ZMM(), ZMM()
+			VMOVUPS(at(h, part), v)
+			VSUBPS(tops[h], v, v)
+			VMAXPS(low, v, v)
+			VADDPS(magic, v, n)
+			VSUBPS(magic, n, p)
+			VSUBPS(p, v, v)
+			VPSLLD(Imm(23), n, n)
+			last := len(poly) - 1
+			VMULPS(poly[last], v, p)
+			for i := last - 1; i > 0; i-- {
+				VADDPS(poly[i], p, p)
+				VMULPS(v, p, p)
+			}
+			VADDPS(poly[0], p, p)
+			VPADDD(n, p, v)
+			VMOVUPS(v, at(h, part))
+			if part == 0 {
+				VMOVAPS(v, sum)
+			} else {
+				VADDPS(v, sum, sum)
+			}
+			if folding == "Scaled" {
+				VMULPS(Mem{Base: scale, Disp: 64 * part}, v, v)
+			}
+			if folding != "" {
+				weight[h] = append(weight[h], v)
+			}
+		}
+		kept, before := w.splat(Mem{Base: r, Disp: 4 * h}), Mem{Base: l, Disp: 64 * h}
+		VMULPS(before, kept, kept)
+		VADDPS(sum, kept, kept)
+		VMOVUPS(kept, before)
+	}
+	if folding == "" {
+		VZEROUPPER()
+		RET()
+		return
+	}
+
+	coef := Load(Param("coef"), GP64())
+	units := Load(Param("units"), GP64())
+	bias := Load(Param("bias"), GP64())
+	limit, amax, factor, keep := XMM(), XMM(), XMM(), XMM()
+	VBROADCASTSS(NewParamAddr("limit", map[string]int{"Plain": 56, "Scaled": 64}[folding]), limit)
+	largest := make([]reg.VecVirtual, heads)
+	for h, v := range weight {
+		top, other := ZMM(), ZMM()
+		VMAXPS(v[0], v[1], top)
+		VMAXPS(v[2], v[3], other)
+		VMAXPS(other, top, top)
+		largest[h] = top
+	}
+	for h, v := range largest {
+		largest[h] = w.largest(lanes{v})
+	}
+	gather(largest, amax)
+	const notLess = 5
+	VCMPPS(Imm(notLess), word(smallFold), amax, keep)
+	VDIVPS(limit, amax, n)
+	VDIVPS(amax, limit, factor)
+	VANDPS(keep, n, n)
+	VANDPS(keep, factor, factor)
+	VMOVUPS(n, Mem{Base: units})
+	centre := Load(Param("centre"), GP64()).(reg.GP).As32()
+	lowBytes, highBytes := bytePlanes()
+	half := splatWord(halfByte | halfByte<<16)
+	for h, v := range weight {
+		by, lane := ZMM(), XMM()
+		VPERMILPS(Imm(uint64(h*0b01_01_01_01)), factor, lane)
+		VBROADCASTSS(lane, by)
+		for _, k := range v {
+			VMULPS(by, k, k)
+			VCVTPS2DQ(k, k)
+		}
+		// The integers fit 16 bits: two registers of words hold a row.
+		first, second, sum, other := ZMM(), ZMM(), ZMM(), ZMM()
+		VPADDD(v[0], v[1], sum)
+		VPADDD(v[2], v[3], other)
+		VPADDD(other, sum, sum)
+		VPACKSSDW(v[1], v[0], first)
+		VPACKSSDW(v[3], v[2], second)
+		plane := ZMM()
+		VMOVDQU64(lowBytes, plane)
+		VPERMI2B(second, first, plane)
+		VMOVDQU64(plane, Mem{Base: coef, Disp: h * coefBytes})
+		VPADDW(half, first, first)
+		VPADDW(half, second, second)
+		plane = ZMM()
+		VMOVDQU64(highBytes, plane)
+		VPERMI2B(second, first, plane)
+		VMOVDQU64(plane, Mem{Base: coef, Disp: h*coefBytes + planeBytes})
+		total := GP32()
+		VMOVD(w.total(lanes{sum}).AsX(), total)
+		IMULL(centre, total)
+		MOVL(total, Mem{Base: bias, Disp: 4 * h})
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// splatWord fills a register with a 32-bit pattern.
+func splatWord(bits uint32) reg.VecVirtual {
+	v := ZMM()
+	VBROADCASTSS(word(bits), v)
+	return v
+}
+
+// gather puts the lowest lanes of up to four registers side by side into x.
+func gather(v []reg.VecVirtual, x reg.VecVirtual) {
+	low := func(i int) reg.Register { return v[min(i, len(v)-1)].AsX() }
+	other := XMM()
+	VUNPCKLPS(low(1), low(0), x)
+	VUNPCKLPS(low(3), low(2), other)
+	VMOVLHPS(other, x, x)
+}
+
+// bytePlanes are the indices that pick the low and the high bytes of 64 words from
+// two registers, where VPACKSSDW has put them, in the order of their row.
+func bytePlanes() (low, high Mem) {
+	if planeIndex == nil {
+		for high := range 2 {
+			m := GLOBL(fmt.Sprintf("decodePlane%d", high), RODATA|NOPTR)
+			for i := 0; i < 64; i += 8 {
+				var q uint64
+				for k := range 8 {
+					t := i + k
+					word := 8*(t%16/4) + 4*(t%32/16) + t%4
+					q |= uint64(64*(t/32)+2*word+high) << (8 * k)
+				}
+				DATA(i, U64(q))
+			}
+			planeIndex = append(planeIndex, m)
+		}
+	}
+	return planeIndex[0], planeIndex[1]
+}
+
+var planeIndex []Mem
 
 // outputs loops over blocks of 16·lines lanes and over heads: body handles one
 // register of outputs at o+disp and its sums at sums+disp.
@@ -830,32 +1195,6 @@ func outputs(w tier, lines int, o, sums, heads, blocks reg.Register, perHead fun
 }
 
 var outputRegister reg.VecVirtual
-
-func accumulate(w tier) {
-	for _, lines := range []int{1, 2} {
-		name := fmt.Sprintf("accumulatex%d%s", lines, w.suffix)
-		TEXT(name, NOSPLIT, "func(o *float32, sums *int32, r, unit *float32, heads, blocks int)")
-		Doc(fmt.Sprintf("%s is accumulate for blocks of %d lanes.", name, 16*lines))
-		Pragma("noescape")
-		o := Load(Param("o"), GP64())
-		sums := Load(Param("sums"), GP64())
-		r := Load(Param("r"), GP64())
-		unit := Load(Param("unit"), GP64())
-		heads := Load(Param("heads"), GP64())
-		blocks := Load(Param("blocks"), GP64())
-		outputs(w, lines, o, sums, heads, blocks, func(h reg.Register) func(int) {
-			keep := w.splat(Mem{Base: r, Index: h, Scale: 4})
-			by := w.splat(Mem{Base: unit, Index: h, Scale: 4})
-			return func(disp int) {
-				v := w.reg()
-				VMULPS(keep, outputRegister, outputRegister)
-				VCVTDQ2PS(Mem{Base: sums, Disp: disp}, v)
-				VMULPS(by, v, v)
-				VADDPS(v, outputRegister, outputRegister)
-			}
-		}, nil)
-	}
-}
 
 func accumulateScaled(w tier) {
 	for _, lines := range []int{1, 2} {
@@ -907,37 +1246,6 @@ func accumulateScaled(w tier) {
 			})
 		}
 	}
-}
-
-func accumulateFloat(w tier) {
-	TEXT("accumulateFloat"+w.suffix, NOSPLIT, "func(o, sums, r *float32, heads, n int)")
-	Doc("accumulateFloat" + w.suffix + " is accumulateFloat; n is a multiple of 16.")
-	Pragma("noescape")
-	o := Load(Param("o"), GP64())
-	sums := Load(Param("sums"), GP64())
-	r := Load(Param("r"), GP64())
-	heads := Load(Param("heads"), GP64())
-	n := Load(Param("n"), GP64())
-	count("head", heads, func() {
-		keep := w.splat(Mem{Base: r})
-		i := GP64()
-		XORQ(i, i)
-		Label("lane")
-		for at := 0; at < 64; at += w.bytes() {
-			v := w.reg()
-			VMULPS(Mem{Base: o, Index: i, Scale: 4, Disp: at}, keep, v)
-			VADDPS(Mem{Base: sums, Index: i, Scale: 4, Disp: at}, v, v)
-			VMOVUPS(v, Mem{Base: o, Index: i, Scale: 4, Disp: at})
-		}
-		ADDQ(Imm(16), i)
-		CMPQ(i, n)
-		JLT(LabelRef("lane"))
-		ADDQ(U32(rowBytes), o)
-		ADDQ(U32(rowBytes), sums)
-		ADDQ(Imm(4), r)
-	})
-	VZEROUPPER()
-	RET()
 }
 
 func laneDot(w tier) {
