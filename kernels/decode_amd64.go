@@ -89,6 +89,8 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		mustHold(len(src) > 0 && len(src)%laneWidth == 0 && len(dst) == len(src))
 		mergeAVX2(&dst[0], &src[0], a, b, len(src))
 	}
+	k.multiply = rowBy(multiplyAVX2, multiplyGeneric)
+	k.divide = rowBy(divideAVX2, divideGeneric)
 	return k
 }
 
@@ -181,6 +183,8 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		mustHold(len(src) > 0 && len(src)%laneWidth == 0 && len(dst) == len(src))
 		mergeAVX512(&dst[0], &src[0], a, b, len(src))
 	}
+	k.multiply = rowBy(multiplyAVX512, multiplyGeneric)
+	k.divide = rowBy(divideAVX512, divideGeneric)
 	return k
 }
 
@@ -258,6 +262,18 @@ func rows(heads, n int) int { return (heads-1)*maxDim + n }
 func mustHold(lengthsFit bool) {
 	if !lengthsFit {
 		panic("kernels: length mismatch")
+	}
+}
+
+// rowBy runs whole vectors in assembly and the tail in Go.
+func rowBy(asm func(dst, src *float32, a float32, n int), tail func(dst, src []float32, a float32)) func(dst, src []float32, a float32) {
+	return func(dst, src []float32, a float32) {
+		mustHold(len(dst) == len(src))
+		n := len(src) &^ (laneWidth - 1)
+		if n > 0 {
+			asm(&dst[0], &src[0], a, n)
+		}
+		tail(dst[n:], src[n:], a)
 	}
 }
 

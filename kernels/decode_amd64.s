@@ -22010,6 +22010,44 @@ next:
 	VZEROUPPER
 	RET
 
+// func multiplyAVX512(dst *float32, src *float32, a float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·multiplyAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	VBROADCASTSS a+16(FP), Z0
+	MOVQ         n+24(FP), DX
+
+next:
+	VMOVUPS (CX), Z1
+	VMULPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
+	SUBQ    $0x10, DX
+	JNZ     next
+	VZEROUPPER
+	RET
+
+// func divideAVX512(dst *float32, src *float32, a float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·divideAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	VBROADCASTSS a+16(FP), Z0
+	MOVQ         n+24(FP), DX
+
+next:
+	VMOVUPS (CX), Z1
+	VDIVPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
+	SUBQ    $0x10, DX
+	JNZ     next
+	VZEROUPPER
+	RET
+
 // func readAhead0AVX512(b *byte, n int) uint64
 // Requires: AVX, AVX512F
 TEXT ·readAhead0AVX512(SB), NOSPLIT, $0-24
@@ -22921,6 +22959,50 @@ next:
 	VMULPS  32(CX), Y1, Y3
 	VADDPS  Y3, Y2, Y2
 	VMOVUPS Y2, 32(AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
+	SUBQ    $0x10, DX
+	JNZ     next
+	VZEROUPPER
+	RET
+
+// func multiplyAVX2(dst *float32, src *float32, a float32, n int)
+// Requires: AVX
+TEXT ·multiplyAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	VBROADCASTSS a+16(FP), Y0
+	MOVQ         n+24(FP), DX
+
+next:
+	VMOVUPS (CX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	VMOVUPS 32(CX), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
+	SUBQ    $0x10, DX
+	JNZ     next
+	VZEROUPPER
+	RET
+
+// func divideAVX2(dst *float32, src *float32, a float32, n int)
+// Requires: AVX
+TEXT ·divideAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	VBROADCASTSS a+16(FP), Y0
+	MOVQ         n+24(FP), DX
+
+next:
+	VMOVUPS (CX), Y1
+	VDIVPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)
+	VMOVUPS 32(CX), Y1
+	VDIVPS  Y0, Y1, Y1
+	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x40, AX
 	ADDQ    $0x40, CX
 	SUBQ    $0x10, DX

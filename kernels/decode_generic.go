@@ -20,6 +20,8 @@ var genericDecode = decodeKernels{
 	laneDot:          laneDotGeneric,
 	widenF16:         widenF16Generic,
 	merge:            mergeGeneric,
+	multiply:         multiplyGeneric,
+	divide:           divideGeneric,
 	readers:          []func([]byte) uint64{readGeneric},
 }
 
@@ -289,6 +291,18 @@ func widenF16Generic(dst []float32, src []byte, n int) {
 func mergeGeneric(dst, src []float32, a, b float32) {
 	for i, v := range src {
 		dst[i] = float32(dst[i]*a) + float32(v*b)
+	}
+}
+
+func multiplyGeneric(dst, src []float32, a float32) {
+	for i, v := range src {
+		dst[i] = float32(v * a)
+	}
+}
+
+func divideGeneric(dst, src []float32, a float32) {
+	for i, v := range src {
+		dst[i] = v / a
 	}
 }
 

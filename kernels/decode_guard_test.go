@@ -197,8 +197,12 @@ func testAccumulate(t *testing.T, k *decodeKernels, heads, lanes, blocks int, fl
 	wantDst := slices.Clone(dst)
 	k.merge(dst, scale, 0.5, 3)
 	g.merge(wantDst, scale, 0.5, 3)
+	k.multiply(dst[1:], scale[1:], 0.3)
+	g.multiply(wantDst[1:], scale[1:], 0.3)
+	k.divide(dst[:n-3], offset[:n-3], 0.3)
+	g.divide(wantDst[:n-3], offset[:n-3], 0.3)
 	if !slices.Equal(dst, wantDst) {
-		t.Fatal("merge differs")
+		t.Fatal("merge, multiply or divide differs")
 	}
 }
 

@@ -57,6 +57,9 @@ type decodeKernels struct {
 	// merge is dst = dst·a + src·b; the length is a multiple of 16.
 	merge func(dst, src []float32, a, b float32)
 
+	// multiply is dst = src·a and divide dst = src/a; any length.
+	multiply, divide func(dst, src []float32, a float32)
+
 	// readers are read passes over memory: what a cache cannot be read faster than.
 	readers []func(b []byte) uint64
 }

@@ -129,10 +129,8 @@ func (d *Decoder) Step(c *Cache, out, q []float32) error {
 	if c.tokens == 0 {
 		return fmt.Errorf("decode step: the cache is empty")
 	}
-	for i, v := range q {
-		if v-v != 0 {
-			return fmt.Errorf("decode step: query head %d, channel %d is not finite", i/d.shape.DimK, i%d.shape.DimK)
-		}
+	if i := IndexNonFinite(q); i >= 0 {
+		return fmt.Errorf("decode step: query head %d, channel %d is not finite", i/d.shape.DimK, i%d.shape.DimK)
 	}
 	d.cache, d.out, d.q = c, out, q
 	d.first = 0
@@ -258,6 +256,9 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 	}
 	w.row = alignedFloats(max(maxDim, roundUp(c.shape.DimK, laneWidth)))
 	w.vCentre = alignedInts(pageTokens)
+	for i := range w.vCentre {
+		w.vCentre[i] = c.v.format.centre()
+	}
 	for i := range w.kWeight {
 		w.kWeight[i] = c.k.format.centre()
 	}
@@ -371,10 +372,8 @@ func (w *decodeWorker) foldQueries(h int) {
 	d := w.d
 	scale := float32(d.options.Scale * log2e)
 	dim := d.shape.DimK
-	v := &d.cache.v
-	for i := range w.vCentre {
-		w.vCentre[i] = v.format.centre()
-		if v.whole && v.format.Zero == ZeroPoint && v.format.Share != ShareChannel {
+	if v := &d.cache.v; v.whole && v.format.Zero == ZeroPoint && v.format.Share != ShareChannel {
+		for i := range w.vCentre {
 			w.vCentre[i] = int32(d.cache.heads[h].vOffset[0])
 		}
 	}
@@ -382,10 +381,7 @@ func (w *decodeWorker) foldQueries(h int) {
 		b := &w.blocks[i]
 		for j := range b.heads {
 			q := d.q[(h*d.grouped+i*headBlock+j)*dim:][:dim]
-			row := b.q[j*maxDim:]
-			for c, v := range q {
-				row[c] = float32(v * scale)
-			}
+			w.kern.multiply(b.q[j*maxDim:][:dim], q, scale)
 		}
 		if w.rows || w.k.store == storeF16 {
 			continue
@@ -403,9 +399,6 @@ func (w *decodeWorker) foldQueries(h int) {
 func (w *decodeWorker) foldWhole(b *blockState, s *side, hd *head) {
 	f, n := s.format, roundUp(w.k.reduced, blockWide)
 	weight := w.kWeight[:n]
-	for c := range weight {
-		weight[c] = f.centre()
-	}
 	var scale []float32
 	if f.Share == ShareChannel {
 		scale = hd.kScale
@@ -460,6 +453,10 @@ func (w *decodeWorker) foldGroups(b *blockState, s *side, j int, q []float32) {
 		factor = planeLimitOf(f, w.k.reduced) / amax
 	}
 	group := f.Group
+	if len(w.k.segments) == 1 && f.Zero == ZeroSym {
+		b.bias[j] = sumBias(w.vSums[j*biasStride:], roundUp(w.k.reduced, blockWide))
+		return
+	}
 	if group == 0 {
 		group = s.dim
 	}
@@ -813,10 +810,7 @@ func (w *decodeWorker) mergeHead(h int) {
 			at := (j*d.chunks + i) * lanes
 			w.kern.merge(acc, d.outputs[at:at+lanes], 1, factor)
 		}
-		out := d.out[j*d.shape.DimV:][:d.shape.DimV]
-		for c := range out {
-			out[c] = acc[c] / sum
-		}
+		w.kern.divide(d.out[j*d.shape.DimV:][:d.shape.DimV], acc[:d.shape.DimV], sum)
 	}
 }
 

@@ -854,6 +854,16 @@ func widenF16AVX512(dst *float32, src *byte, n int)
 //go:noescape
 func mergeAVX512(dst *float32, src *float32, a float32, b float32, n int)
 
+// multiplyAVX512 is dst = src·a; n is a multiple of 16, 16 at least.
+//
+//go:noescape
+func multiplyAVX512(dst *float32, src *float32, a float32, n int)
+
+// divideAVX512 is dst = src/a; n is a multiple of 16, 16 at least.
+//
+//go:noescape
+func divideAVX512(dst *float32, src *float32, a float32, n int)
+
 // readAhead0AVX512 reads n bytes, a multiple of 512 and not 0, and returns a word of their exclusive or.
 //
 //go:noescape
@@ -923,6 +933,16 @@ func widenF16AVX2(dst *float32, src *byte, n int)
 //
 //go:noescape
 func mergeAVX2(dst *float32, src *float32, a float32, b float32, n int)
+
+// multiplyAVX2 is dst = src·a; n is a multiple of 16, 16 at least.
+//
+//go:noescape
+func multiplyAVX2(dst *float32, src *float32, a float32, n int)
+
+// divideAVX2 is dst = src/a; n is a multiple of 16, 16 at least.
+//
+//go:noescape
+func divideAVX2(dst *float32, src *float32, a float32, n int)
 
 // readAhead0AVX2 reads n bytes, a multiple of 512 and not 0, and returns a word of their exclusive or.
 //

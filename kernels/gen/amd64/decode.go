@@ -154,6 +154,8 @@ func decode() {
 		laneDot(w)
 		widenF16(w)
 		merge(w)
+		rowBy(w, "multiply", "src·a", VMULPS)
+		rowBy(w, "divide", "src/a", VDIVPS)
 		for _, ahead := range []int{0, 2048, 8192} {
 			readPass(w, ahead)
 		}
@@ -1329,6 +1331,31 @@ func merge(w tier) {
 		VMULPS(Mem{Base: dst, Disp: at}, a, x)
 		VMULPS(Mem{Base: src, Disp: at}, b, y)
 		VADDPS(y, x, x)
+		VMOVUPS(x, Mem{Base: dst, Disp: at})
+	}
+	ADDQ(Imm(64), dst)
+	ADDQ(Imm(64), src)
+	SUBQ(Imm(16), n)
+	JNZ(LabelRef("next"))
+	VZEROUPPER()
+	RET()
+}
+
+// rowBy writes op of a row and one number.
+func rowBy(w tier, name, does string, op func(...Op)) {
+	TEXT(name+w.suffix, NOSPLIT, "func(dst, src *float32, a float32, n int)")
+	Doc(name + w.suffix + " is dst = " + does + "; n is a multiple of 16, 16 at least.")
+	Pragma("noescape")
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	a := w.reg()
+	VBROADCASTSS(NewParamAddr("a", 16), a)
+	n := Load(Param("n"), GP64())
+	Label("next")
+	for at := 0; at < 64; at += w.bytes() {
+		x := w.reg()
+		VMOVUPS(Mem{Base: src, Disp: at}, x)
+		op(a, x, x)
 		VMOVUPS(x, Mem{Base: dst, Disp: at})
 	}
 	ADDQ(Imm(64), dst)
