@@ -32,15 +32,16 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX2, valueF32x2x1AVX2, valueF32x3x1AVX2, valueF32x4x1AVX2}, {valueF32x1x2AVX2, valueF32x2x2AVX2, valueF32x3x2AVX2, valueF32x4x2AVX2}},
 	}.tiles()
 	k.readers = []func([]byte) uint64{reader(readAhead0AVX2), reader(readAhead2048AVX2), reader(readAhead8192AVX2)}
-	k.fold = func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
+	k.foldWeighted = func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
 		mustHold(n > 0 && n%blockWide == 0 && len(coef) >= heads*coefBytes && len(units) >= heads && len(bias) >= (heads-1)*biasStride+n/blockWide &&
 			len(x) >= rows(heads, n) && (scale == nil || len(scale) >= n) && len(weight) >= n)
 		if scale == nil {
-			foldPlainAVX2(&coef[0], &units[0], &bias[0], &x[0], limit, &weight[0], heads, n)
+			foldWeightedPlainAVX2(&coef[0], &units[0], &bias[0], &x[0], limit, &weight[0], heads, n)
 		} else {
-			foldScaledAVX2(&coef[0], &units[0], &bias[0], &x[0], &scale[0], limit, &weight[0], heads, n)
+			foldWeightedScaledAVX2(&coef[0], &units[0], &bias[0], &x[0], &scale[0], limit, &weight[0], heads, n)
 		}
 	}
+	k.fold = foldAVX2
 	k.scoreToken = func(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int) {
 		mustHold(groups > 0 && len(z) >= rows(heads, pageTokens) && len(sums) >= heads*groups*pageTokens && len(unit) >= heads && len(scale) >= groups*pageTokens)
 		if offset == nil {
@@ -121,13 +122,26 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX512, valueF32x2x1AVX512, valueF32x3x1AVX512, valueF32x4x1AVX512}, {valueF32x1x2AVX512, valueF32x2x2AVX512, valueF32x3x2AVX512, valueF32x4x2AVX512}},
 	}.tiles()
 	k.readers = []func([]byte) uint64{reader(readAhead0AVX512), reader(readAhead2048AVX512), reader(readAhead8192AVX512)}
-	k.fold = func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
+	k.foldWeighted = func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
 		mustHold(n > 0 && n%blockWide == 0 && len(coef) >= heads*coefBytes && len(units) >= heads && len(bias) >= (heads-1)*biasStride+n/blockWide &&
 			len(x) >= rows(heads, n) && (scale == nil || len(scale) >= n) && len(weight) >= n)
 		if scale == nil {
-			foldPlainAVX512(&coef[0], &units[0], &bias[0], &x[0], limit, &weight[0], heads, n)
+			foldWeightedPlainAVX512(&coef[0], &units[0], &bias[0], &x[0], limit, &weight[0], heads, n)
 		} else {
-			foldScaledAVX512(&coef[0], &units[0], &bias[0], &x[0], &scale[0], limit, &weight[0], heads, n)
+			foldWeightedScaledAVX512(&coef[0], &units[0], &bias[0], &x[0], &scale[0], limit, &weight[0], heads, n)
+		}
+	}
+	foldPlain := [headBlock]func(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre, n int){
+		foldPlainx1AVX512, foldPlainx2AVX512, foldPlainx3AVX512, foldPlainx4AVX512}
+	foldScaled := [headBlock]func(coef *byte, units *float32, bias *int32, x, scale *float32, limit float32, centre, n int){
+		foldScaledx1AVX512, foldScaledx2AVX512, foldScaledx3AVX512, foldScaledx4AVX512}
+	k.fold = func(coef []byte, units []float32, bias []int32, x, scale []float32, limit float32, centre, heads, n int) {
+		mustHold(n > 0 && n%blockWide == 0 && len(coef) >= heads*coefBytes && len(units) >= headBlock && len(bias) >= heads &&
+			len(x) >= rows(heads, n) && (scale == nil || len(scale) >= n))
+		if scale == nil {
+			foldPlain[heads-1](&coef[0], &units[0], &bias[0], &x[0], limit, centre, n)
+		} else {
+			foldScaled[heads-1](&coef[0], &units[0], &bias[0], &x[0], &scale[0], limit, centre, n)
 		}
 	}
 	k.scoreToken = func(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int) {
@@ -194,6 +208,30 @@ type (
 	floatScoreFunc = func(out *float32, codes *byte, x *float32, blocks, steps int)
 	floatValueFunc = func(out *float32, codes *byte, x, r *float32, blocks, steps int)
 )
+
+// foldAVX2 is fold by way of foldWeighted: the scalar work behind it is little
+// beside the rows.
+func foldAVX2(coef []byte, units []float32, bias []int32, x, scale []float32, limit float32, centre, heads, n int) {
+	mustHold(n > 0 && n%blockWide == 0 && len(coef) >= heads*coefBytes && len(units) >= heads && len(bias) >= heads &&
+		len(x) >= rows(heads, n) && (scale == nil || len(scale) >= n))
+	var parts [headBlock * biasStride]int32
+	if scale == nil {
+		foldWeightedPlainAVX2(&coef[0], &units[0], &parts[0], &x[0], limit, &ones[0], heads, n)
+	} else {
+		foldWeightedScaledAVX2(&coef[0], &units[0], &parts[0], &x[0], &scale[0], limit, &ones[0], heads, n)
+	}
+	for h := range heads {
+		bias[h] = int32(centre) * sumBias(parts[h*biasStride:], n)
+	}
+}
+
+// ones weigh every multiplicand alike.
+var ones = func() (w [maxDim]int32) {
+	for i := range w {
+		w[i] = 1
+	}
+	return w
+}()
 
 // intAssembly holds integer tiles for 1 to 4 query heads, where it matters for
 // blocks of 16 and of 32 lanes. A step takes `step` codes of a lane; multiplicands

@@ -16150,16 +16150,16 @@ TEXT ·softmaxPlainx1AVX512(SB), NOSPLIT, $0-72
 	VUNPCKLPS     X2, X2, X1
 	VUNPCKLPS     X2, X2, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
-	MOVQ          centre+64(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
 	VPERMILPS     $0x00, X0, X0
 	VBROADCASTSS  X0, Z0
+	MOVQ          centre+64(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
 	VMULPS        Z0, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
 	VMULPS        Z0, Z11, Z11
@@ -16411,16 +16411,16 @@ TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-80
 	VUNPCKLPS     X2, X2, X1
 	VUNPCKLPS     X2, X2, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
-	MOVQ          centre+72(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
 	VPERMILPS     $0x00, X0, X0
 	VBROADCASTSS  X0, Z0
+	MOVQ          centre+72(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
 	VMULPS        Z0, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
 	VMULPS        Z0, Z11, Z11
@@ -16452,6 +16452,193 @@ TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-80
 	VPADDD        X0, X1, X0
 	VMOVD         X0, AX
 	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx1AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx1AVX512(SB), NOSPLIT, $0-56
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	VBROADCASTSS limit+32(FP), X0
+	MOVQ         centre+40(FP), DI
+	MOVQ         n+48(FP), R8
+	VPXORD       Z1, Z1, Z1
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z2
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (BX)(SI*4), Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	VMOVUPS       64(BX)(SI*4), Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VMAXPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X1, X2, X1
+	VBROADCASTSS  X1, Z2
+	VUNPCKLPS     X2, X2, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z1
+	VMOVDQU64     decodePlane1<>+0(SB), Z2
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
+	VPXORD        Z4, Z4, Z4
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (BX)(SI*4), Z5
+	VMULPS        Z0, Z5, Z5
+	VCVTPS2DQ     Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VMOVUPS       64(BX)(SI*4), Z6
+	VMULPS        Z0, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z4, Z4
+	VPACKSSDW     Z6, Z5, Z5
+	VPERMB        Z5, Z1, Z6
+	VMOVDQU       Y6, (AX)(SI*1)
+	VPADDW        Z3, Z5, Z5
+	VPERMB        Z5, Z2, Z5
+	VMOVDQU       Y5, 640(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z4, Y0
+	VPADDD        Y4, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, (DX)
+	VZEROUPPER
+	RET
+
+DATA decodeWord7fffffff<>+0(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+4(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+8(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+12(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+16(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+20(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+24(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+28(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+32(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+36(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+40(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+44(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+48(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+52(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+56(SB)/4, $0x7fffffff
+DATA decodeWord7fffffff<>+60(SB)/4, $0x7fffffff
+GLOBL decodeWord7fffffff<>(SB), RODATA|NOPTR, $64
+
+// func foldScaledx1AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldScaledx1AVX512(SB), NOSPLIT, $0-64
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         scale+32(FP), DI
+	VBROADCASTSS limit+40(FP), X0
+	MOVQ         centre+48(FP), R8
+	MOVQ         n+56(FP), R9
+	VPXORD       Z1, Z1, Z1
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z2
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (DI)(SI*4), Z3
+	VMOVUPS       64(DI)(SI*4), Z4
+	VMULPS        (BX)(SI*4), Z3, Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	VMULPS        64(BX)(SI*4), Z4, Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VMAXPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X1, X2, X1
+	VBROADCASTSS  X1, Z2
+	VUNPCKLPS     X2, X2, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z1
+	VMOVDQU64     decodePlane1<>+0(SB), Z2
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
+	VPXORD        Z5, Z5, Z5
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (DI)(SI*4), Z4
+	VMOVUPS       64(DI)(SI*4), Z6
+	VMULPS        (BX)(SI*4), Z4, Z4
+	VMULPS        Z0, Z4, Z4
+	VCVTPS2DQ     Z4, Z4
+	VPADDD        Z4, Z5, Z5
+	VMULPS        64(BX)(SI*4), Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z5, Z5
+	VPACKSSDW     Z6, Z4, Z4
+	VPERMB        Z4, Z1, Z6
+	VMOVDQU       Y6, (AX)(SI*1)
+	VPADDW        Z3, Z4, Z4
+	VPERMB        Z4, Z2, Z4
+	VMOVDQU       Y4, 640(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z5, Y0
+	VPADDD        Y5, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
 	MOVL          AX, (DX)
 	VZEROUPPER
 	RET
@@ -16958,50 +17145,39 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VUNPCKLPS     X2, X1, X1
 	VUNPCKLPS     X2, X2, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
 	MOVQ          centre+64(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
-	VPERMILPS     $0x00, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z9, Z9
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z2
+	VMULPS        Z1, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
-	VMULPS        Z2, Z12, Z12
+	VMULPS        Z1, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
-	VMULPS        Z2, Z13, Z13
+	VMULPS        Z1, Z13, Z13
 	VCVTPS2DQ     Z13, Z13
-	VMULPS        Z2, Z14, Z14
+	VMULPS        Z1, Z14, Z14
 	VCVTPS2DQ     Z14, Z14
-	VPADDD        Z9, Z12, Z2
+	VPADDD        Z9, Z12, Z1
 	VPADDD        Z13, Z14, Z3
-	VPADDD        Z3, Z2, Z2
+	VPADDD        Z3, Z1, Z1
 	VPACKSSDW     Z12, Z9, Z3
 	VPACKSSDW     Z14, Z13, Z4
 	VMOVDQU64     decodePlane0<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
 	VMOVDQU64     Z5, (AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
+	VPADDW        Z2, Z3, Z3
+	VPADDW        Z2, Z4, Z4
 	VMOVDQU64     decodePlane1<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
 	VMOVDQU64     Z5, 640(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, (DX)
-	VPERMILPS     $0x55, X0, X0
-	VBROADCASTSS  X0, Z0
 	VMULPS        Z0, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z0, Z15, Z15
@@ -17011,18 +17187,29 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z0, Z17, Z17
 	VCVTPS2DQ     Z17, Z17
 	VPADDD        Z10, Z15, Z0
-	VPADDD        Z16, Z17, Z2
-	VPADDD        Z2, Z0, Z0
-	VPACKSSDW     Z15, Z10, Z2
-	VPACKSSDW     Z17, Z16, Z3
-	VMOVDQU64     decodePlane0<>+0(SB), Z4
-	VPERMI2B      Z3, Z2, Z4
-	VMOVDQU64     Z4, 1280(AX)
-	VPADDW        Z1, Z2, Z2
-	VPADDW        Z1, Z3, Z3
-	VMOVDQU64     decodePlane1<>+0(SB), Z1
-	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 1920(AX)
+	VPADDD        Z16, Z17, Z3
+	VPADDD        Z3, Z0, Z0
+	VPACKSSDW     Z15, Z10, Z3
+	VPACKSSDW     Z17, Z16, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1280(AX)
+	VPADDW        Z2, Z3, Z3
+	VPADDW        Z2, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z2
+	VPERMI2B      Z4, Z3, Z2
+	VMOVDQU64     Z2, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y2
+	VPADDD        Y1, Y2, Y2
+	VEXTRACTI128  $0x01, Y2, X1
+	VPADDD        X2, X1, X1
+	VPSHUFD       $0x4e, X1, X2
+	VPADDD        X1, X2, X1
+	VPSHUFD       $0xb1, X1, X2
+	VPADDD        X1, X2, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -17311,50 +17498,39 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VUNPCKLPS     X2, X1, X1
 	VUNPCKLPS     X2, X2, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
 	MOVQ          centre+72(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
-	VPERMILPS     $0x00, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z9, Z9
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z2
+	VMULPS        Z1, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
-	VMULPS        Z2, Z12, Z12
+	VMULPS        Z1, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
-	VMULPS        Z2, Z13, Z13
+	VMULPS        Z1, Z13, Z13
 	VCVTPS2DQ     Z13, Z13
-	VMULPS        Z2, Z14, Z14
+	VMULPS        Z1, Z14, Z14
 	VCVTPS2DQ     Z14, Z14
-	VPADDD        Z9, Z12, Z2
+	VPADDD        Z9, Z12, Z1
 	VPADDD        Z13, Z14, Z3
-	VPADDD        Z3, Z2, Z2
+	VPADDD        Z3, Z1, Z1
 	VPACKSSDW     Z12, Z9, Z3
 	VPACKSSDW     Z14, Z13, Z4
 	VMOVDQU64     decodePlane0<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
 	VMOVDQU64     Z5, (AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
+	VPADDW        Z2, Z3, Z3
+	VPADDW        Z2, Z4, Z4
 	VMOVDQU64     decodePlane1<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
 	VMOVDQU64     Z5, 640(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, (DX)
-	VPERMILPS     $0x55, X0, X0
-	VBROADCASTSS  X0, Z0
 	VMULPS        Z0, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z0, Z15, Z15
@@ -17364,18 +17540,29 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z0, Z17, Z17
 	VCVTPS2DQ     Z17, Z17
 	VPADDD        Z10, Z15, Z0
-	VPADDD        Z16, Z17, Z2
-	VPADDD        Z2, Z0, Z0
-	VPACKSSDW     Z15, Z10, Z2
-	VPACKSSDW     Z17, Z16, Z3
-	VMOVDQU64     decodePlane0<>+0(SB), Z4
-	VPERMI2B      Z3, Z2, Z4
-	VMOVDQU64     Z4, 1280(AX)
-	VPADDW        Z1, Z2, Z2
-	VPADDW        Z1, Z3, Z3
-	VMOVDQU64     decodePlane1<>+0(SB), Z1
-	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 1920(AX)
+	VPADDD        Z16, Z17, Z3
+	VPADDD        Z3, Z0, Z0
+	VPACKSSDW     Z15, Z10, Z3
+	VPACKSSDW     Z17, Z16, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 1280(AX)
+	VPADDW        Z2, Z3, Z3
+	VPADDW        Z2, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z2
+	VPERMI2B      Z4, Z3, Z2
+	VMOVDQU64     Z2, 1920(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y2
+	VPADDD        Y1, Y2, Y2
+	VEXTRACTI128  $0x01, Y2, X1
+	VPADDD        X2, X1, X1
+	VPSHUFD       $0x4e, X1, X2
+	VPADDD        X1, X2, X1
+	VPSHUFD       $0xb1, X1, X2
+	VPADDD        X1, X2, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -17386,6 +17573,263 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VPADDD        X0, X1, X0
 	VMOVD         X0, AX
 	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx2AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx2AVX512(SB), NOSPLIT, $0-56
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	VBROADCASTSS limit+32(FP), X0
+	MOVQ         centre+40(FP), DI
+	MOVQ         n+48(FP), R8
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z3
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (BX)(SI*4), Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z1, Z1
+	VMOVUPS       64(BX)(SI*4), Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z1, Z1
+	VMOVUPS       2560(BX)(SI*4), Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z2, Z2
+	VMOVUPS       2624(BX)(SI*4), Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z2, Z2
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y3
+	VMAXPS        Y1, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X1
+	VMAXPS        X3, X1, X1
+	VPERMILPS     $0x4e, X1, X3
+	VMAXPS        X1, X3, X1
+	VPERMILPS     $0xb1, X1, X3
+	VMAXPS        X1, X3, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VMAXPS        Y2, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X2
+	VMAXPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VMAXPS        X2, X3, X2
+	VPERMILPS     $0xb1, X2, X3
+	VMAXPS        X2, X3, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z2
+	VMOVDQU64     decodePlane1<>+0(SB), Z3
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
+	VPXORD        Z5, Z5, Z5
+	VPXORD        Z6, Z6, Z6
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (BX)(SI*4), Z7
+	VMULPS        Z1, Z7, Z7
+	VCVTPS2DQ     Z7, Z7
+	VPADDD        Z7, Z5, Z5
+	VMOVUPS       64(BX)(SI*4), Z8
+	VMULPS        Z1, Z8, Z8
+	VCVTPS2DQ     Z8, Z8
+	VPADDD        Z8, Z5, Z5
+	VPACKSSDW     Z8, Z7, Z7
+	VPERMB        Z7, Z2, Z8
+	VMOVDQU       Y8, (AX)(SI*1)
+	VPADDW        Z4, Z7, Z7
+	VPERMB        Z7, Z3, Z7
+	VMOVDQU       Y7, 640(AX)(SI*1)
+	VMOVUPS       2560(BX)(SI*4), Z7
+	VMULPS        Z0, Z7, Z7
+	VCVTPS2DQ     Z7, Z7
+	VPADDD        Z7, Z6, Z6
+	VMOVUPS       2624(BX)(SI*4), Z8
+	VMULPS        Z0, Z8, Z8
+	VCVTPS2DQ     Z8, Z8
+	VPADDD        Z8, Z6, Z6
+	VPACKSSDW     Z8, Z7, Z7
+	VPERMB        Z7, Z2, Z8
+	VMOVDQU       Y8, 1280(AX)(SI*1)
+	VPADDW        Z4, Z7, Z7
+	VPERMB        Z7, Z3, Z7
+	VMOVDQU       Y7, 1920(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z5, Y0
+	VPADDD        Y5, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z6, Y0
+	VPADDD        Y6, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, 4(DX)
+	VZEROUPPER
+	RET
+
+// func foldScaledx2AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldScaledx2AVX512(SB), NOSPLIT, $0-64
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         scale+32(FP), DI
+	VBROADCASTSS limit+40(FP), X0
+	MOVQ         centre+48(FP), R8
+	MOVQ         n+56(FP), R9
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z3
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (DI)(SI*4), Z4
+	VMOVUPS       64(DI)(SI*4), Z5
+	VMULPS        (BX)(SI*4), Z4, Z6
+	VPANDD        Z3, Z6, Z6
+	VMAXPS        Z6, Z1, Z1
+	VMULPS        64(BX)(SI*4), Z5, Z6
+	VPANDD        Z3, Z6, Z6
+	VMAXPS        Z6, Z1, Z1
+	VMULPS        2560(BX)(SI*4), Z4, Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z2, Z2
+	VMULPS        2624(BX)(SI*4), Z5, Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z2, Z2
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y3
+	VMAXPS        Y1, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X1
+	VMAXPS        X3, X1, X1
+	VPERMILPS     $0x4e, X1, X3
+	VMAXPS        X1, X3, X1
+	VPERMILPS     $0xb1, X1, X3
+	VMAXPS        X1, X3, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VMAXPS        Y2, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X2
+	VMAXPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VMAXPS        X2, X3, X2
+	VPERMILPS     $0xb1, X2, X3
+	VMAXPS        X2, X3, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z2
+	VMOVDQU64     decodePlane1<>+0(SB), Z3
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
+	VPXORD        Z7, Z7, Z7
+	VPXORD        Z8, Z8, Z8
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (DI)(SI*4), Z5
+	VMOVUPS       64(DI)(SI*4), Z6
+	VMULPS        (BX)(SI*4), Z5, Z9
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VPADDD        Z9, Z7, Z7
+	VMULPS        64(BX)(SI*4), Z6, Z10
+	VMULPS        Z1, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VPADDD        Z10, Z7, Z7
+	VPACKSSDW     Z10, Z9, Z9
+	VPERMB        Z9, Z2, Z10
+	VMOVDQU       Y10, (AX)(SI*1)
+	VPADDW        Z4, Z9, Z9
+	VPERMB        Z9, Z3, Z9
+	VMOVDQU       Y9, 640(AX)(SI*1)
+	VMULPS        2560(BX)(SI*4), Z5, Z5
+	VMULPS        Z0, Z5, Z5
+	VCVTPS2DQ     Z5, Z5
+	VPADDD        Z5, Z8, Z8
+	VMULPS        2624(BX)(SI*4), Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z8, Z8
+	VPACKSSDW     Z6, Z5, Z5
+	VPERMB        Z5, Z2, Z6
+	VMOVDQU       Y6, 1280(AX)(SI*1)
+	VPADDW        Z4, Z5, Z5
+	VPERMB        Z5, Z3, Z5
+	VMOVDQU       Y5, 1920(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z7, Y0
+	VPADDD        Y7, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z8, Y0
+	VPADDD        Y8, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
 	MOVL          AX, 4(DX)
 	VZEROUPPER
 	RET
@@ -18064,12 +18508,12 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMAXPS        Z9, Z13, Z1
 	VMAXPS        Z14, Z15, Z2
 	VMAXPS        Z2, Z1, Z1
-	VMAXPS        Z10, Z16, Z3
-	VMAXPS        Z17, Z18, Z2
-	VMAXPS        Z2, Z3, Z3
-	VMAXPS        Z11, Z19, Z2
+	VMAXPS        Z10, Z16, Z2
+	VMAXPS        Z17, Z18, Z3
+	VMAXPS        Z3, Z2, Z2
+	VMAXPS        Z11, Z19, Z3
 	VMAXPS        Z20, Z21, Z4
-	VMAXPS        Z4, Z2, Z2
+	VMAXPS        Z4, Z3, Z3
 	VEXTRACTF64X4 $0x01, Z1, Y4
 	VMAXPS        Y1, Y4, Y4
 	VEXTRACTF128  $0x01, Y4, X1
@@ -18079,15 +18523,6 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VPERMILPS     $0xb1, X1, X4
 	VMAXPS        X1, X4, X1
 	VBROADCASTSS  X1, Z1
-	VEXTRACTF64X4 $0x01, Z3, Y4
-	VMAXPS        Y3, Y4, Y4
-	VEXTRACTF128  $0x01, Y4, X3
-	VMAXPS        X4, X3, X3
-	VPERMILPS     $0x4e, X3, X4
-	VMAXPS        X3, X4, X3
-	VPERMILPS     $0xb1, X3, X4
-	VMAXPS        X3, X4, X3
-	VBROADCASTSS  X3, Z3
 	VEXTRACTF64X4 $0x01, Z2, Y4
 	VMAXPS        Y2, Y4, Y4
 	VEXTRACTF128  $0x01, Y4, X2
@@ -18097,53 +18532,53 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VPERMILPS     $0xb1, X2, X4
 	VMAXPS        X2, X4, X2
 	VBROADCASTSS  X2, Z2
-	VUNPCKLPS     X3, X1, X1
-	VUNPCKLPS     X2, X2, X2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X3, X3, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
-	MOVQ          centre+64(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
-	VPERMILPS     $0x00, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z9, Z9
-	VCVTPS2DQ     Z9, Z9
-	VMULPS        Z2, Z13, Z13
-	VCVTPS2DQ     Z13, Z13
-	VMULPS        Z2, Z14, Z14
-	VCVTPS2DQ     Z14, Z14
-	VMULPS        Z2, Z15, Z15
-	VCVTPS2DQ     Z15, Z15
-	VPADDD        Z9, Z13, Z2
-	VPADDD        Z14, Z15, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z13, Z9, Z3
-	VPACKSSDW     Z15, Z14, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, (AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 640(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, (DX)
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
 	VPERMILPS     $0x55, X0, X2
 	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	MOVQ          centre+64(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z1, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z1, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VPADDD        Z9, Z13, Z1
+	VPADDD        Z14, Z15, Z4
+	VPADDD        Z4, Z1, Z1
+	VPACKSSDW     Z13, Z9, Z4
+	VPACKSSDW     Z15, Z14, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, (AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 640(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z16, Z16
@@ -18153,31 +18588,18 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z2, Z18, Z18
 	VCVTPS2DQ     Z18, Z18
 	VPADDD        Z10, Z16, Z2
-	VPADDD        Z17, Z18, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z16, Z10, Z3
-	VPACKSSDW     Z18, Z17, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1280(AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1920(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, 4(DX)
-	VPERMILPS     $0xaa, X0, X0
-	VBROADCASTSS  X0, Z0
+	VPADDD        Z17, Z18, Z4
+	VPADDD        Z4, Z2, Z2
+	VPACKSSDW     Z16, Z10, Z4
+	VPACKSSDW     Z18, Z17, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 1280(AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 1920(AX)
 	VMULPS        Z0, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VMULPS        Z0, Z19, Z19
@@ -18187,18 +18609,40 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z0, Z21, Z21
 	VCVTPS2DQ     Z21, Z21
 	VPADDD        Z11, Z19, Z0
-	VPADDD        Z20, Z21, Z2
-	VPADDD        Z2, Z0, Z0
-	VPACKSSDW     Z19, Z11, Z2
-	VPACKSSDW     Z21, Z20, Z3
-	VMOVDQU64     decodePlane0<>+0(SB), Z4
-	VPERMI2B      Z3, Z2, Z4
-	VMOVDQU64     Z4, 2560(AX)
-	VPADDW        Z1, Z2, Z2
-	VPADDW        Z1, Z3, Z3
-	VMOVDQU64     decodePlane1<>+0(SB), Z1
-	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 3200(AX)
+	VPADDD        Z20, Z21, Z4
+	VPADDD        Z4, Z0, Z0
+	VPACKSSDW     Z19, Z11, Z4
+	VPACKSSDW     Z21, Z20, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 2560(AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z3
+	VPERMI2B      Z5, Z4, Z3
+	VMOVDQU64     Z3, 3200(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y3
+	VPADDD        Y1, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X1
+	VPADDD        X3, X1, X1
+	VPSHUFD       $0x4e, X1, X3
+	VPADDD        X1, X3, X1
+	VPSHUFD       $0xb1, X1, X3
+	VPADDD        X1, X3, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z2, Y1
+	VPADDD        Y2, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -18565,12 +19009,12 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMAXPS        Z9, Z13, Z1
 	VMAXPS        Z14, Z15, Z2
 	VMAXPS        Z2, Z1, Z1
-	VMAXPS        Z10, Z16, Z3
-	VMAXPS        Z17, Z18, Z2
-	VMAXPS        Z2, Z3, Z3
-	VMAXPS        Z11, Z19, Z2
+	VMAXPS        Z10, Z16, Z2
+	VMAXPS        Z17, Z18, Z3
+	VMAXPS        Z3, Z2, Z2
+	VMAXPS        Z11, Z19, Z3
 	VMAXPS        Z20, Z21, Z4
-	VMAXPS        Z4, Z2, Z2
+	VMAXPS        Z4, Z3, Z3
 	VEXTRACTF64X4 $0x01, Z1, Y4
 	VMAXPS        Y1, Y4, Y4
 	VEXTRACTF128  $0x01, Y4, X1
@@ -18580,15 +19024,6 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VPERMILPS     $0xb1, X1, X4
 	VMAXPS        X1, X4, X1
 	VBROADCASTSS  X1, Z1
-	VEXTRACTF64X4 $0x01, Z3, Y4
-	VMAXPS        Y3, Y4, Y4
-	VEXTRACTF128  $0x01, Y4, X3
-	VMAXPS        X4, X3, X3
-	VPERMILPS     $0x4e, X3, X4
-	VMAXPS        X3, X4, X3
-	VPERMILPS     $0xb1, X3, X4
-	VMAXPS        X3, X4, X3
-	VBROADCASTSS  X3, Z3
 	VEXTRACTF64X4 $0x01, Z2, Y4
 	VMAXPS        Y2, Y4, Y4
 	VEXTRACTF128  $0x01, Y4, X2
@@ -18598,53 +19033,53 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VPERMILPS     $0xb1, X2, X4
 	VMAXPS        X2, X4, X2
 	VBROADCASTSS  X2, Z2
-	VUNPCKLPS     X3, X1, X1
-	VUNPCKLPS     X2, X2, X2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X3, X3, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
-	MOVQ          centre+72(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
-	VPERMILPS     $0x00, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z9, Z9
-	VCVTPS2DQ     Z9, Z9
-	VMULPS        Z2, Z13, Z13
-	VCVTPS2DQ     Z13, Z13
-	VMULPS        Z2, Z14, Z14
-	VCVTPS2DQ     Z14, Z14
-	VMULPS        Z2, Z15, Z15
-	VCVTPS2DQ     Z15, Z15
-	VPADDD        Z9, Z13, Z2
-	VPADDD        Z14, Z15, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z13, Z9, Z3
-	VPACKSSDW     Z15, Z14, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, (AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 640(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, (DX)
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
 	VPERMILPS     $0x55, X0, X2
 	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	MOVQ          centre+72(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z1, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z1, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VPADDD        Z9, Z13, Z1
+	VPADDD        Z14, Z15, Z4
+	VPADDD        Z4, Z1, Z1
+	VPACKSSDW     Z13, Z9, Z4
+	VPACKSSDW     Z15, Z14, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, (AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 640(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z16, Z16
@@ -18654,31 +19089,18 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z2, Z18, Z18
 	VCVTPS2DQ     Z18, Z18
 	VPADDD        Z10, Z16, Z2
-	VPADDD        Z17, Z18, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z16, Z10, Z3
-	VPACKSSDW     Z18, Z17, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1280(AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1920(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, 4(DX)
-	VPERMILPS     $0xaa, X0, X0
-	VBROADCASTSS  X0, Z0
+	VPADDD        Z17, Z18, Z4
+	VPADDD        Z4, Z2, Z2
+	VPACKSSDW     Z16, Z10, Z4
+	VPACKSSDW     Z18, Z17, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 1280(AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 1920(AX)
 	VMULPS        Z0, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VMULPS        Z0, Z19, Z19
@@ -18688,18 +19110,40 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z0, Z21, Z21
 	VCVTPS2DQ     Z21, Z21
 	VPADDD        Z11, Z19, Z0
-	VPADDD        Z20, Z21, Z2
-	VPADDD        Z2, Z0, Z0
-	VPACKSSDW     Z19, Z11, Z2
-	VPACKSSDW     Z21, Z20, Z3
-	VMOVDQU64     decodePlane0<>+0(SB), Z4
-	VPERMI2B      Z3, Z2, Z4
-	VMOVDQU64     Z4, 2560(AX)
-	VPADDW        Z1, Z2, Z2
-	VPADDW        Z1, Z3, Z3
-	VMOVDQU64     decodePlane1<>+0(SB), Z1
-	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 3200(AX)
+	VPADDD        Z20, Z21, Z4
+	VPADDD        Z4, Z0, Z0
+	VPACKSSDW     Z19, Z11, Z4
+	VPACKSSDW     Z21, Z20, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 2560(AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z3
+	VPERMI2B      Z5, Z4, Z3
+	VMOVDQU64     Z3, 3200(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y3
+	VPADDD        Y1, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X1
+	VPADDD        X3, X1, X1
+	VPSHUFD       $0x4e, X1, X3
+	VPADDD        X1, X3, X1
+	VPSHUFD       $0xb1, X1, X3
+	VPADDD        X1, X3, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z2, Y1
+	VPADDD        Y2, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -18710,6 +19154,351 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VPADDD        X0, X1, X0
 	VMOVD         X0, AX
 	IMULL         CX, AX
+	MOVL          AX, 8(DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx3AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx3AVX512(SB), NOSPLIT, $0-56
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	VBROADCASTSS limit+32(FP), X0
+	MOVQ         centre+40(FP), DI
+	MOVQ         n+48(FP), R8
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z4
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (BX)(SI*4), Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z1, Z1
+	VMOVUPS       64(BX)(SI*4), Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z1, Z1
+	VMOVUPS       2560(BX)(SI*4), Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z2, Z2
+	VMOVUPS       2624(BX)(SI*4), Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z2, Z2
+	VMOVUPS       5120(BX)(SI*4), Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z3, Z3
+	VMOVUPS       5184(BX)(SI*4), Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z3, Z3
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VMAXPS        Y1, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X1
+	VMAXPS        X4, X1, X1
+	VPERMILPS     $0x4e, X1, X4
+	VMAXPS        X1, X4, X1
+	VPERMILPS     $0xb1, X1, X4
+	VMAXPS        X1, X4, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VMAXPS        Y2, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X2
+	VMAXPS        X4, X2, X2
+	VPERMILPS     $0x4e, X2, X4
+	VMAXPS        X2, X4, X2
+	VPERMILPS     $0xb1, X2, X4
+	VMAXPS        X2, X4, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X3, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z4
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z5
+	VPXORD        Z6, Z6, Z6
+	VPXORD        Z7, Z7, Z7
+	VPXORD        Z8, Z8, Z8
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (BX)(SI*4), Z9
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VPADDD        Z9, Z6, Z6
+	VMOVUPS       64(BX)(SI*4), Z10
+	VMULPS        Z1, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VPADDD        Z10, Z6, Z6
+	VPACKSSDW     Z10, Z9, Z9
+	VPERMB        Z9, Z3, Z10
+	VMOVDQU       Y10, (AX)(SI*1)
+	VPADDW        Z5, Z9, Z9
+	VPERMB        Z9, Z4, Z9
+	VMOVDQU       Y9, 640(AX)(SI*1)
+	VMOVUPS       2560(BX)(SI*4), Z9
+	VMULPS        Z2, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VPADDD        Z9, Z7, Z7
+	VMOVUPS       2624(BX)(SI*4), Z10
+	VMULPS        Z2, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VPADDD        Z10, Z7, Z7
+	VPACKSSDW     Z10, Z9, Z9
+	VPERMB        Z9, Z3, Z10
+	VMOVDQU       Y10, 1280(AX)(SI*1)
+	VPADDW        Z5, Z9, Z9
+	VPERMB        Z9, Z4, Z9
+	VMOVDQU       Y9, 1920(AX)(SI*1)
+	VMOVUPS       5120(BX)(SI*4), Z9
+	VMULPS        Z0, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VPADDD        Z9, Z8, Z8
+	VMOVUPS       5184(BX)(SI*4), Z10
+	VMULPS        Z0, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VPADDD        Z10, Z8, Z8
+	VPACKSSDW     Z10, Z9, Z9
+	VPERMB        Z9, Z3, Z10
+	VMOVDQU       Y10, 2560(AX)(SI*1)
+	VPADDW        Z5, Z9, Z9
+	VPERMB        Z9, Z4, Z9
+	VMOVDQU       Y9, 3200(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z6, Y0
+	VPADDD        Y6, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z7, Y0
+	VPADDD        Y7, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z8, Y0
+	VPADDD        Y8, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, 8(DX)
+	VZEROUPPER
+	RET
+
+// func foldScaledx3AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldScaledx3AVX512(SB), NOSPLIT, $0-64
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         scale+32(FP), DI
+	VBROADCASTSS limit+40(FP), X0
+	MOVQ         centre+48(FP), R8
+	MOVQ         n+56(FP), R9
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z4
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (DI)(SI*4), Z5
+	VMOVUPS       64(DI)(SI*4), Z6
+	VMULPS        (BX)(SI*4), Z5, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z1, Z1
+	VMULPS        64(BX)(SI*4), Z6, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z1, Z1
+	VMULPS        2560(BX)(SI*4), Z5, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z2, Z2
+	VMULPS        2624(BX)(SI*4), Z6, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z2, Z2
+	VMULPS        5120(BX)(SI*4), Z5, Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z3, Z3
+	VMULPS        5184(BX)(SI*4), Z6, Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z3, Z3
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VMAXPS        Y1, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X1
+	VMAXPS        X4, X1, X1
+	VPERMILPS     $0x4e, X1, X4
+	VMAXPS        X1, X4, X1
+	VPERMILPS     $0xb1, X1, X4
+	VMAXPS        X1, X4, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VMAXPS        Y2, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X2
+	VMAXPS        X4, X2, X2
+	VPERMILPS     $0x4e, X2, X4
+	VMAXPS        X2, X4, X2
+	VPERMILPS     $0xb1, X2, X4
+	VMAXPS        X2, X4, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X3, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z4
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z5
+	VPXORD        Z8, Z8, Z8
+	VPXORD        Z9, Z9, Z9
+	VPXORD        Z10, Z10, Z10
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (DI)(SI*4), Z6
+	VMOVUPS       64(DI)(SI*4), Z7
+	VMULPS        (BX)(SI*4), Z6, Z11
+	VMULPS        Z1, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z8, Z8
+	VMULPS        64(BX)(SI*4), Z7, Z12
+	VMULPS        Z1, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z8, Z8
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z3, Z12
+	VMOVDQU       Y12, (AX)(SI*1)
+	VPADDW        Z5, Z11, Z11
+	VPERMB        Z11, Z4, Z11
+	VMOVDQU       Y11, 640(AX)(SI*1)
+	VMULPS        2560(BX)(SI*4), Z6, Z11
+	VMULPS        Z2, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z9, Z9
+	VMULPS        2624(BX)(SI*4), Z7, Z12
+	VMULPS        Z2, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z9, Z9
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z3, Z12
+	VMOVDQU       Y12, 1280(AX)(SI*1)
+	VPADDW        Z5, Z11, Z11
+	VPERMB        Z11, Z4, Z11
+	VMOVDQU       Y11, 1920(AX)(SI*1)
+	VMULPS        5120(BX)(SI*4), Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z10, Z10
+	VMULPS        5184(BX)(SI*4), Z7, Z7
+	VMULPS        Z0, Z7, Z7
+	VCVTPS2DQ     Z7, Z7
+	VPADDD        Z7, Z10, Z10
+	VPACKSSDW     Z7, Z6, Z6
+	VPERMB        Z6, Z3, Z7
+	VMOVDQU       Y7, 2560(AX)(SI*1)
+	VPADDW        Z5, Z6, Z6
+	VPERMB        Z6, Z4, Z6
+	VMOVDQU       Y6, 3200(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z8, Y0
+	VPADDD        Y8, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z9, Y0
+	VPADDD        Y9, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z10, Y0
+	VPADDD        Y10, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
 	MOVL          AX, 8(DX)
 	VZEROUPPER
 	RET
@@ -19584,15 +20373,15 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMAXPS        Z9, Z14, Z1
 	VMAXPS        Z15, Z16, Z2
 	VMAXPS        Z2, Z1, Z1
-	VMAXPS        Z10, Z17, Z4
-	VMAXPS        Z18, Z19, Z2
-	VMAXPS        Z2, Z4, Z4
-	VMAXPS        Z11, Z20, Z2
-	VMAXPS        Z21, Z22, Z3
+	VMAXPS        Z10, Z17, Z2
+	VMAXPS        Z18, Z19, Z3
 	VMAXPS        Z3, Z2, Z2
-	VMAXPS        Z12, Z23, Z3
+	VMAXPS        Z11, Z20, Z3
+	VMAXPS        Z21, Z22, Z4
+	VMAXPS        Z4, Z3, Z3
+	VMAXPS        Z12, Z23, Z4
 	VMAXPS        Z24, Z25, Z5
-	VMAXPS        Z5, Z3, Z3
+	VMAXPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VMAXPS        Y1, Y5, Y5
 	VEXTRACTF128  $0x01, Y5, X1
@@ -19602,15 +20391,6 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VPERMILPS     $0xb1, X1, X5
 	VMAXPS        X1, X5, X1
 	VBROADCASTSS  X1, Z1
-	VEXTRACTF64X4 $0x01, Z4, Y5
-	VMAXPS        Y4, Y5, Y5
-	VEXTRACTF128  $0x01, Y5, X4
-	VMAXPS        X5, X4, X4
-	VPERMILPS     $0x4e, X4, X5
-	VMAXPS        X4, X5, X4
-	VPERMILPS     $0xb1, X4, X5
-	VMAXPS        X4, X5, X4
-	VBROADCASTSS  X4, Z4
 	VEXTRACTF64X4 $0x01, Z2, Y5
 	VMAXPS        Y2, Y5, Y5
 	VEXTRACTF128  $0x01, Y5, X2
@@ -19629,53 +20409,55 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VPERMILPS     $0xb1, X3, X5
 	VMAXPS        X3, X5, X3
 	VBROADCASTSS  X3, Z3
-	VUNPCKLPS     X4, X1, X1
-	VUNPCKLPS     X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X4, X3, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
-	MOVQ          centre+64(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
-	VPERMILPS     $0x00, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z9, Z9
-	VCVTPS2DQ     Z9, Z9
-	VMULPS        Z2, Z14, Z14
-	VCVTPS2DQ     Z14, Z14
-	VMULPS        Z2, Z15, Z15
-	VCVTPS2DQ     Z15, Z15
-	VMULPS        Z2, Z16, Z16
-	VCVTPS2DQ     Z16, Z16
-	VPADDD        Z9, Z14, Z2
-	VPADDD        Z15, Z16, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z14, Z9, Z3
-	VPACKSSDW     Z16, Z15, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, (AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 640(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, (DX)
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
 	VPERMILPS     $0x55, X0, X2
 	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X3
+	VBROADCASTSS  X3, Z3
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	MOVQ          centre+64(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z1, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z1, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VPADDD        Z9, Z14, Z1
+	VPADDD        Z15, Z16, Z5
+	VPADDD        Z5, Z1, Z1
+	VPACKSSDW     Z14, Z9, Z5
+	VPACKSSDW     Z16, Z15, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, (AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 640(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z17, Z17
@@ -19685,65 +20467,39 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z2, Z19, Z19
 	VCVTPS2DQ     Z19, Z19
 	VPADDD        Z10, Z17, Z2
-	VPADDD        Z18, Z19, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z17, Z10, Z3
-	VPACKSSDW     Z19, Z18, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1280(AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1920(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, 4(DX)
-	VPERMILPS     $0xaa, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z11, Z11
+	VPADDD        Z18, Z19, Z5
+	VPADDD        Z5, Z2, Z2
+	VPACKSSDW     Z17, Z10, Z5
+	VPACKSSDW     Z19, Z18, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 1280(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 1920(AX)
+	VMULPS        Z3, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
-	VMULPS        Z2, Z20, Z20
+	VMULPS        Z3, Z20, Z20
 	VCVTPS2DQ     Z20, Z20
-	VMULPS        Z2, Z21, Z21
+	VMULPS        Z3, Z21, Z21
 	VCVTPS2DQ     Z21, Z21
-	VMULPS        Z2, Z22, Z22
+	VMULPS        Z3, Z22, Z22
 	VCVTPS2DQ     Z22, Z22
-	VPADDD        Z11, Z20, Z2
-	VPADDD        Z21, Z22, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z20, Z11, Z3
-	VPACKSSDW     Z22, Z21, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 2560(AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 3200(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, 8(DX)
-	VPERMILPS     $0xff, X0, X0
-	VBROADCASTSS  X0, Z0
+	VPADDD        Z11, Z20, Z3
+	VPADDD        Z21, Z22, Z5
+	VPADDD        Z5, Z3, Z3
+	VPACKSSDW     Z20, Z11, Z5
+	VPACKSSDW     Z22, Z21, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 2560(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 3200(AX)
 	VMULPS        Z0, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VMULPS        Z0, Z23, Z23
@@ -19753,18 +20509,51 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z0, Z25, Z25
 	VCVTPS2DQ     Z25, Z25
 	VPADDD        Z12, Z23, Z0
-	VPADDD        Z24, Z25, Z2
-	VPADDD        Z2, Z0, Z0
-	VPACKSSDW     Z23, Z12, Z2
-	VPACKSSDW     Z25, Z24, Z3
-	VMOVDQU64     decodePlane0<>+0(SB), Z4
-	VPERMI2B      Z3, Z2, Z4
-	VMOVDQU64     Z4, 3840(AX)
-	VPADDW        Z1, Z2, Z2
-	VPADDW        Z1, Z3, Z3
-	VMOVDQU64     decodePlane1<>+0(SB), Z1
-	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 4480(AX)
+	VPADDD        Z24, Z25, Z5
+	VPADDD        Z5, Z0, Z0
+	VPACKSSDW     Z23, Z12, Z5
+	VPACKSSDW     Z25, Z24, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 3840(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z4
+	VPERMI2B      Z6, Z5, Z4
+	VMOVDQU64     Z4, 4480(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y4
+	VPADDD        Y1, Y4, Y4
+	VEXTRACTI128  $0x01, Y4, X1
+	VPADDD        X4, X1, X1
+	VPSHUFD       $0x4e, X1, X4
+	VPADDD        X1, X4, X1
+	VPSHUFD       $0xb1, X1, X4
+	VPADDD        X1, X4, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z2, Y1
+	VPADDD        Y2, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z3, Y1
+	VPADDD        Y3, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 8(DX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -20233,15 +21022,15 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMAXPS        Z9, Z14, Z1
 	VMAXPS        Z15, Z16, Z2
 	VMAXPS        Z2, Z1, Z1
-	VMAXPS        Z10, Z17, Z4
-	VMAXPS        Z18, Z19, Z2
-	VMAXPS        Z2, Z4, Z4
-	VMAXPS        Z11, Z20, Z2
-	VMAXPS        Z21, Z22, Z3
+	VMAXPS        Z10, Z17, Z2
+	VMAXPS        Z18, Z19, Z3
 	VMAXPS        Z3, Z2, Z2
-	VMAXPS        Z12, Z23, Z3
+	VMAXPS        Z11, Z20, Z3
+	VMAXPS        Z21, Z22, Z4
+	VMAXPS        Z4, Z3, Z3
+	VMAXPS        Z12, Z23, Z4
 	VMAXPS        Z24, Z25, Z5
-	VMAXPS        Z5, Z3, Z3
+	VMAXPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VMAXPS        Y1, Y5, Y5
 	VEXTRACTF128  $0x01, Y5, X1
@@ -20251,15 +21040,6 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VPERMILPS     $0xb1, X1, X5
 	VMAXPS        X1, X5, X1
 	VBROADCASTSS  X1, Z1
-	VEXTRACTF64X4 $0x01, Z4, Y5
-	VMAXPS        Y4, Y5, Y5
-	VEXTRACTF128  $0x01, Y5, X4
-	VMAXPS        X5, X4, X4
-	VPERMILPS     $0x4e, X4, X5
-	VMAXPS        X4, X5, X4
-	VPERMILPS     $0xb1, X4, X5
-	VMAXPS        X4, X5, X4
-	VBROADCASTSS  X4, Z4
 	VEXTRACTF64X4 $0x01, Z2, Y5
 	VMAXPS        Y2, Y5, Y5
 	VEXTRACTF128  $0x01, Y5, X2
@@ -20278,53 +21058,55 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VPERMILPS     $0xb1, X3, X5
 	VMAXPS        X3, X5, X3
 	VBROADCASTSS  X3, Z3
-	VUNPCKLPS     X4, X1, X1
-	VUNPCKLPS     X3, X2, X2
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X4, X3, X2
 	VMOVLHPS      X2, X1, X1
-	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X2
-	VDIVPS        X0, X1, X8
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
 	VDIVPS        X1, X0, X0
-	VANDPS        X2, X8, X8
-	VANDPS        X2, X0, X0
-	VMOVUPS       X8, (CX)
-	MOVQ          centre+72(FP), CX
-	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
-	VPERMILPS     $0x00, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z9, Z9
-	VCVTPS2DQ     Z9, Z9
-	VMULPS        Z2, Z14, Z14
-	VCVTPS2DQ     Z14, Z14
-	VMULPS        Z2, Z15, Z15
-	VCVTPS2DQ     Z15, Z15
-	VMULPS        Z2, Z16, Z16
-	VCVTPS2DQ     Z16, Z16
-	VPADDD        Z9, Z14, Z2
-	VPADDD        Z15, Z16, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z14, Z9, Z3
-	VPACKSSDW     Z16, Z15, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, (AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 640(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, (DX)
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
 	VPERMILPS     $0x55, X0, X2
 	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X3
+	VBROADCASTSS  X3, Z3
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	MOVQ          centre+72(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z1, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z1, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VPADDD        Z9, Z14, Z1
+	VPADDD        Z15, Z16, Z5
+	VPADDD        Z5, Z1, Z1
+	VPACKSSDW     Z14, Z9, Z5
+	VPACKSSDW     Z16, Z15, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, (AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 640(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z17, Z17
@@ -20334,65 +21116,39 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z2, Z19, Z19
 	VCVTPS2DQ     Z19, Z19
 	VPADDD        Z10, Z17, Z2
-	VPADDD        Z18, Z19, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z17, Z10, Z3
-	VPACKSSDW     Z19, Z18, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1280(AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1920(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, 4(DX)
-	VPERMILPS     $0xaa, X0, X2
-	VBROADCASTSS  X2, Z2
-	VMULPS        Z2, Z11, Z11
+	VPADDD        Z18, Z19, Z5
+	VPADDD        Z5, Z2, Z2
+	VPACKSSDW     Z17, Z10, Z5
+	VPACKSSDW     Z19, Z18, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 1280(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 1920(AX)
+	VMULPS        Z3, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
-	VMULPS        Z2, Z20, Z20
+	VMULPS        Z3, Z20, Z20
 	VCVTPS2DQ     Z20, Z20
-	VMULPS        Z2, Z21, Z21
+	VMULPS        Z3, Z21, Z21
 	VCVTPS2DQ     Z21, Z21
-	VMULPS        Z2, Z22, Z22
+	VMULPS        Z3, Z22, Z22
 	VCVTPS2DQ     Z22, Z22
-	VPADDD        Z11, Z20, Z2
-	VPADDD        Z21, Z22, Z3
-	VPADDD        Z3, Z2, Z2
-	VPACKSSDW     Z20, Z11, Z3
-	VPACKSSDW     Z22, Z21, Z4
-	VMOVDQU64     decodePlane0<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 2560(AX)
-	VPADDW        Z1, Z3, Z3
-	VPADDW        Z1, Z4, Z4
-	VMOVDQU64     decodePlane1<>+0(SB), Z5
-	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 3200(AX)
-	VEXTRACTI64X4 $0x01, Z2, Y3
-	VPADDD        Y2, Y3, Y3
-	VEXTRACTI128  $0x01, Y3, X2
-	VPADDD        X3, X2, X2
-	VPSHUFD       $0x4e, X2, X3
-	VPADDD        X2, X3, X2
-	VPSHUFD       $0xb1, X2, X3
-	VPADDD        X2, X3, X2
-	VMOVD         X2, BX
-	IMULL         CX, BX
-	MOVL          BX, 8(DX)
-	VPERMILPS     $0xff, X0, X0
-	VBROADCASTSS  X0, Z0
+	VPADDD        Z11, Z20, Z3
+	VPADDD        Z21, Z22, Z5
+	VPADDD        Z5, Z3, Z3
+	VPACKSSDW     Z20, Z11, Z5
+	VPACKSSDW     Z22, Z21, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 2560(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 3200(AX)
 	VMULPS        Z0, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VMULPS        Z0, Z23, Z23
@@ -20402,18 +21158,51 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z0, Z25, Z25
 	VCVTPS2DQ     Z25, Z25
 	VPADDD        Z12, Z23, Z0
-	VPADDD        Z24, Z25, Z2
-	VPADDD        Z2, Z0, Z0
-	VPACKSSDW     Z23, Z12, Z2
-	VPACKSSDW     Z25, Z24, Z3
-	VMOVDQU64     decodePlane0<>+0(SB), Z4
-	VPERMI2B      Z3, Z2, Z4
-	VMOVDQU64     Z4, 3840(AX)
-	VPADDW        Z1, Z2, Z2
-	VPADDW        Z1, Z3, Z3
-	VMOVDQU64     decodePlane1<>+0(SB), Z1
-	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 4480(AX)
+	VPADDD        Z24, Z25, Z5
+	VPADDD        Z5, Z0, Z0
+	VPACKSSDW     Z23, Z12, Z5
+	VPACKSSDW     Z25, Z24, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 3840(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z4
+	VPERMI2B      Z6, Z5, Z4
+	VMOVDQU64     Z4, 4480(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y4
+	VPADDD        Y1, Y4, Y4
+	VEXTRACTI128  $0x01, Y4, X1
+	VPADDD        X4, X1, X1
+	VPSHUFD       $0x4e, X1, X4
+	VPADDD        X1, X4, X1
+	VPSHUFD       $0xb1, X1, X4
+	VPADDD        X1, X4, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z2, Y1
+	VPADDD        Y2, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z3, Y1
+	VPADDD        Y3, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 8(DX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -20424,6 +21213,439 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VPADDD        X0, X1, X0
 	VMOVD         X0, AX
 	IMULL         CX, AX
+	MOVL          AX, 12(DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx4AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx4AVX512(SB), NOSPLIT, $0-56
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	VBROADCASTSS limit+32(FP), X0
+	MOVQ         centre+40(FP), DI
+	MOVQ         n+48(FP), R8
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z5
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z1, Z1
+	VMOVUPS       64(BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z1, Z1
+	VMOVUPS       2560(BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z2, Z2
+	VMOVUPS       2624(BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z2, Z2
+	VMOVUPS       5120(BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z3, Z3
+	VMOVUPS       5184(BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z3, Z3
+	VMOVUPS       7680(BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z4, Z4
+	VMOVUPS       7744(BX)(SI*4), Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z4, Z4
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y5
+	VMAXPS        Y1, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X1
+	VMAXPS        X5, X1, X1
+	VPERMILPS     $0x4e, X1, X5
+	VMAXPS        X1, X5, X1
+	VPERMILPS     $0xb1, X1, X5
+	VMAXPS        X1, X5, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y5
+	VMAXPS        Y2, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X2
+	VMAXPS        X5, X2, X2
+	VPERMILPS     $0x4e, X2, X5
+	VMAXPS        X2, X5, X2
+	VPERMILPS     $0xb1, X2, X5
+	VMAXPS        X2, X5, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y5
+	VMAXPS        Y3, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X3
+	VMAXPS        X5, X3, X3
+	VPERMILPS     $0x4e, X3, X5
+	VMAXPS        X3, X5, X3
+	VPERMILPS     $0xb1, X3, X5
+	VMAXPS        X3, X5, X3
+	VBROADCASTSS  X3, Z3
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X4, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X3
+	VBROADCASTSS  X3, Z3
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z6
+	VPXORD        Z7, Z7, Z7
+	VPXORD        Z8, Z8, Z8
+	VPXORD        Z9, Z9, Z9
+	VPXORD        Z10, Z10, Z10
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (BX)(SI*4), Z11
+	VMULPS        Z1, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z7, Z7
+	VMOVUPS       64(BX)(SI*4), Z12
+	VMULPS        Z1, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z7, Z7
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z4, Z12
+	VMOVDQU       Y12, (AX)(SI*1)
+	VPADDW        Z6, Z11, Z11
+	VPERMB        Z11, Z5, Z11
+	VMOVDQU       Y11, 640(AX)(SI*1)
+	VMOVUPS       2560(BX)(SI*4), Z11
+	VMULPS        Z2, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z8, Z8
+	VMOVUPS       2624(BX)(SI*4), Z12
+	VMULPS        Z2, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z8, Z8
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z4, Z12
+	VMOVDQU       Y12, 1280(AX)(SI*1)
+	VPADDW        Z6, Z11, Z11
+	VPERMB        Z11, Z5, Z11
+	VMOVDQU       Y11, 1920(AX)(SI*1)
+	VMOVUPS       5120(BX)(SI*4), Z11
+	VMULPS        Z3, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z9, Z9
+	VMOVUPS       5184(BX)(SI*4), Z12
+	VMULPS        Z3, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z9, Z9
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z4, Z12
+	VMOVDQU       Y12, 2560(AX)(SI*1)
+	VPADDW        Z6, Z11, Z11
+	VPERMB        Z11, Z5, Z11
+	VMOVDQU       Y11, 3200(AX)(SI*1)
+	VMOVUPS       7680(BX)(SI*4), Z11
+	VMULPS        Z0, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z10, Z10
+	VMOVUPS       7744(BX)(SI*4), Z12
+	VMULPS        Z0, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z10, Z10
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z4, Z12
+	VMOVDQU       Y12, 3840(AX)(SI*1)
+	VPADDW        Z6, Z11, Z11
+	VPERMB        Z11, Z5, Z11
+	VMOVDQU       Y11, 4480(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R8
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z7, Y0
+	VPADDD        Y7, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z8, Y0
+	VPADDD        Y8, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z9, Y0
+	VPADDD        Y9, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, 8(DX)
+	VEXTRACTI64X4 $0x01, Z10, Y0
+	VPADDD        Y10, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         DI, AX
+	MOVL          AX, 12(DX)
+	VZEROUPPER
+	RET
+
+// func foldScaledx4AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldScaledx4AVX512(SB), NOSPLIT, $0-64
+	MOVQ         coef+0(FP), AX
+	MOVQ         units+8(FP), CX
+	MOVQ         bias+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         scale+32(FP), DI
+	VBROADCASTSS limit+40(FP), X0
+	MOVQ         centre+48(FP), R8
+	MOVQ         n+56(FP), R9
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z5
+	XORQ         SI, SI
+
+amax:
+	VMOVUPS       (DI)(SI*4), Z6
+	VMOVUPS       64(DI)(SI*4), Z7
+	VMULPS        (BX)(SI*4), Z6, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z1, Z1
+	VMULPS        64(BX)(SI*4), Z7, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z1, Z1
+	VMULPS        2560(BX)(SI*4), Z6, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z2, Z2
+	VMULPS        2624(BX)(SI*4), Z7, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z2, Z2
+	VMULPS        5120(BX)(SI*4), Z6, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z3, Z3
+	VMULPS        5184(BX)(SI*4), Z7, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z3, Z3
+	VMULPS        7680(BX)(SI*4), Z6, Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z4, Z4
+	VMULPS        7744(BX)(SI*4), Z7, Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z4, Z4
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           amax
+	VEXTRACTF64X4 $0x01, Z1, Y5
+	VMAXPS        Y1, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X1
+	VMAXPS        X5, X1, X1
+	VPERMILPS     $0x4e, X1, X5
+	VMAXPS        X1, X5, X1
+	VPERMILPS     $0xb1, X1, X5
+	VMAXPS        X1, X5, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y5
+	VMAXPS        Y2, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X2
+	VMAXPS        X5, X2, X2
+	VPERMILPS     $0x4e, X2, X5
+	VMAXPS        X2, X5, X2
+	VPERMILPS     $0xb1, X2, X5
+	VMAXPS        X2, X5, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y5
+	VMAXPS        Y3, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X3
+	VMAXPS        X5, X3, X3
+	VPERMILPS     $0x4e, X3, X5
+	VMAXPS        X3, X5, X3
+	VPERMILPS     $0xb1, X3, X5
+	VMAXPS        X3, X5, X3
+	VBROADCASTSS  X3, Z3
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X4, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X3
+	VBROADCASTSS  X3, Z3
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z6
+	VPXORD        Z9, Z9, Z9
+	VPXORD        Z10, Z10, Z10
+	VPXORD        Z11, Z11, Z11
+	VPXORD        Z12, Z12, Z12
+	XORQ          SI, SI
+
+planes:
+	VMOVUPS       (DI)(SI*4), Z7
+	VMOVUPS       64(DI)(SI*4), Z8
+	VMULPS        (BX)(SI*4), Z7, Z13
+	VMULPS        Z1, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z13, Z9, Z9
+	VMULPS        64(BX)(SI*4), Z8, Z14
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z14, Z9, Z9
+	VPACKSSDW     Z14, Z13, Z13
+	VPERMB        Z13, Z4, Z14
+	VMOVDQU       Y14, (AX)(SI*1)
+	VPADDW        Z6, Z13, Z13
+	VPERMB        Z13, Z5, Z13
+	VMOVDQU       Y13, 640(AX)(SI*1)
+	VMULPS        2560(BX)(SI*4), Z7, Z13
+	VMULPS        Z2, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z13, Z10, Z10
+	VMULPS        2624(BX)(SI*4), Z8, Z14
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z14, Z10, Z10
+	VPACKSSDW     Z14, Z13, Z13
+	VPERMB        Z13, Z4, Z14
+	VMOVDQU       Y14, 1280(AX)(SI*1)
+	VPADDW        Z6, Z13, Z13
+	VPERMB        Z13, Z5, Z13
+	VMOVDQU       Y13, 1920(AX)(SI*1)
+	VMULPS        5120(BX)(SI*4), Z7, Z13
+	VMULPS        Z3, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z13, Z11, Z11
+	VMULPS        5184(BX)(SI*4), Z8, Z14
+	VMULPS        Z3, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z14, Z11, Z11
+	VPACKSSDW     Z14, Z13, Z13
+	VPERMB        Z13, Z4, Z14
+	VMOVDQU       Y14, 2560(AX)(SI*1)
+	VPADDW        Z6, Z13, Z13
+	VPERMB        Z13, Z5, Z13
+	VMOVDQU       Y13, 3200(AX)(SI*1)
+	VMULPS        7680(BX)(SI*4), Z7, Z7
+	VMULPS        Z0, Z7, Z7
+	VCVTPS2DQ     Z7, Z7
+	VPADDD        Z7, Z12, Z12
+	VMULPS        7744(BX)(SI*4), Z8, Z8
+	VMULPS        Z0, Z8, Z8
+	VCVTPS2DQ     Z8, Z8
+	VPADDD        Z8, Z12, Z12
+	VPACKSSDW     Z8, Z7, Z7
+	VPERMB        Z7, Z4, Z8
+	VMOVDQU       Y8, 3840(AX)(SI*1)
+	VPADDW        Z6, Z7, Z7
+	VPERMB        Z7, Z5, Z7
+	VMOVDQU       Y7, 4480(AX)(SI*1)
+	ADDQ          $0x20, SI
+	CMPQ          SI, R9
+	JLT           planes
+	VEXTRACTI64X4 $0x01, Z9, Y0
+	VPADDD        Y9, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z10, Y0
+	VPADDD        Y10, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z11, Y0
+	VPADDD        Y11, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
+	MOVL          AX, 8(DX)
+	VEXTRACTI64X4 $0x01, Z12, Y0
+	VPADDD        Y12, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, AX
+	IMULL         R8, AX
 	MOVL          AX, 12(DX)
 	VZEROUPPER
 	RET
@@ -21336,9 +22558,9 @@ small:
 	VZEROUPPER
 	RET
 
-// func foldPlainAVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+// func foldWeightedPlainAVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, AVX512F, SSE
-TEXT ·foldPlainAVX512(SB), NOSPLIT, $0-64
+TEXT ·foldWeightedPlainAVX512(SB), NOSPLIT, $0-64
 	MOVQ  coef+0(FP), AX
 	MOVQ  units+8(FP), CX
 	MOVQ  bias+16(FP), DX
@@ -21424,24 +22646,6 @@ planes:
 	VZEROUPPER
 	RET
 
-DATA decodeWord7fffffff<>+0(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+4(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+8(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+12(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+16(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+20(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+24(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+28(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+32(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+36(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+40(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+44(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+48(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+52(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+56(SB)/4, $0x7fffffff
-DATA decodeWord7fffffff<>+60(SB)/4, $0x7fffffff
-GLOBL decodeWord7fffffff<>(SB), RODATA|NOPTR, $64
-
 DATA decodeWord00000080<>+0(SB)/4, $0x00000080
 DATA decodeWord00000080<>+4(SB)/4, $0x00000080
 DATA decodeWord00000080<>+8(SB)/4, $0x00000080
@@ -21460,9 +22664,9 @@ DATA decodeWord00000080<>+56(SB)/4, $0x00000080
 DATA decodeWord00000080<>+60(SB)/4, $0x00000080
 GLOBL decodeWord00000080<>(SB), RODATA|NOPTR, $64
 
-// func foldScaledAVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+// func foldWeightedScaledAVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, AVX512F, SSE
-TEXT ·foldScaledAVX512(SB), NOSPLIT, $0-72
+TEXT ·foldWeightedScaledAVX512(SB), NOSPLIT, $0-72
 	MOVQ  coef+0(FP), AX
 	MOVQ  units+8(FP), CX
 	MOVQ  bias+16(FP), DX
@@ -22154,9 +23358,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func foldPlainAVX2(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+// func foldWeightedPlainAVX2(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, SSE
-TEXT ·foldPlainAVX2(SB), NOSPLIT, $0-64
+TEXT ·foldWeightedPlainAVX2(SB), NOSPLIT, $0-64
 	MOVQ  coef+0(FP), AX
 	MOVQ  units+8(FP), CX
 	MOVQ  bias+16(FP), DX
@@ -22256,9 +23460,9 @@ planes:
 	VZEROUPPER
 	RET
 
-// func foldScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+// func foldWeightedScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, SSE
-TEXT ·foldScaledAVX2(SB), NOSPLIT, $0-72
+TEXT ·foldWeightedScaledAVX2(SB), NOSPLIT, $0-72
 	MOVQ  coef+0(FP), AX
 	MOVQ  units+8(FP), CX
 	MOVQ  bias+16(FP), DX

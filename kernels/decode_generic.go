@@ -13,6 +13,7 @@ var genericDecode = decodeKernels{
 	f16:              genericFloatTiles(2, func(b []byte) float32 { return widenHalf(binary.LittleEndian.Uint16(b)) }),
 	f32:              genericFloatTiles(4, func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }),
 	fold:             foldGeneric,
+	foldWeighted:     foldWeightedGeneric,
 	scoreToken:       scoreTokenGeneric,
 	softmax:          softmaxGeneric,
 	softmaxFold:      softmaxFoldGeneric,
@@ -124,7 +125,7 @@ func genericFloatTiles(size int, load func([]byte) float32) floatTiles {
 // smallestFold is the largest row, 2^−100, that folds to zeros: limit/amax stays finite above it.
 var smallestFold = float32(math.Ldexp(1, -100))
 
-func foldGeneric(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
+func foldWeightedGeneric(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
 	m := multiplicands(coef)
 	for h := range heads {
 		row, out := x[h*maxDim:][:n], m[h*maxDim:][:n]
@@ -228,17 +229,21 @@ func softmaxGeneric(z, m, r, l []float32, heads int) {
 	}
 }
 
-func softmaxFoldGeneric(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int) {
-	softmaxGeneric(z, m, r, l, heads)
-	var ones [pageTokens]int32
-	for i := range ones {
-		ones[i] = 1
+func foldGeneric(coef []byte, units []float32, bias []int32, x, scale []float32, limit float32, centre, heads, n int) {
+	var weight [maxDim]int32
+	for i := range weight[:n] {
+		weight[i] = int32(centre)
 	}
 	var parts [headBlock * biasStride]int32
-	foldGeneric(coef, units, parts[:], z, scale, ones[:], planeLimit, heads, pageTokens)
+	foldWeightedGeneric(coef, units, parts[:], x, scale, weight[:n], limit, heads, n)
 	for h := range heads {
-		bias[h] = int32(centre) * (parts[h*biasStride] + parts[h*biasStride+1])
+		bias[h] = sumBias(parts[h*biasStride:], n)
 	}
+}
+
+func softmaxFoldGeneric(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int) {
+	softmaxGeneric(z, m, r, l, heads)
+	foldGeneric(coef, units, bias, z, scale, planeLimit, centre, heads, pageTokens)
 }
 
 func accumulateScaledGeneric(o []float32, sums []int32, r, unit, scale, add, offset []float32, heads, lanes, blocks int) {

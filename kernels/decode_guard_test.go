@@ -62,9 +62,18 @@ func TestDecodeKernels(t *testing.T) {
 								coef, want := bytes(heads*coefBytes), make([]byte, heads*coefBytes)
 								units, wantUnits := floats(heads), make([]float32, heads)
 								bias, wantBias := ints((heads-1)*biasStride+n/blockWide), make([]int32, heads*biasStride)
-								k.fold(coef, units, bias, x, s, weight, planeLimit, heads, n)
-								g.fold(want, wantUnits, wantBias, x, s, weight, planeLimit, heads, n)
+								k.foldWeighted(coef, units, bias, x, s, weight, planeLimit, heads, n)
+								g.foldWeighted(want, wantUnits, wantBias, x, s, weight, planeLimit, heads, n)
 								if !slices.Equal(units, wantUnits) || !slices.Equal(bias, wantBias[:len(bias)]) {
+									t.Fatalf("fold: %v %v, want %v %v", units, bias, wantUnits, wantBias)
+								}
+								testTiles(t, k, bits, codes, coef, want, heads, lanes, blocks, steps, step, floats, ints, random)
+								units, bias = floats(headBlock), ints(heads)
+								clear(coef)
+								k.fold(coef, units, bias, x, s, planeLimit, 8, heads, n)
+								wantUnits = append(wantUnits, 0, 0, 0)
+								g.fold(want, wantUnits, wantBias, x, s, planeLimit, 8, heads, n)
+								if !slices.Equal(units[:heads], wantUnits[:heads]) || !slices.Equal(bias, wantBias[:heads]) {
 									t.Fatalf("fold: %v %v, want %v %v", units, bias, wantUnits, wantBias)
 								}
 								testTiles(t, k, bits, codes, coef, want, heads, lanes, blocks, steps, step, floats, ints, random)

@@ -22,10 +22,13 @@ type decodeKernels struct {
 	//
 	//	m[h][i] = rne(x·scale·(limit/amax)),  amax = max_i |x·scale|
 	//
-	// and returns units[h] = amax/limit and, for every 32 elements,
-	// bias[h][i/32] = Σ m·weight. A row whose amax is under 2^−100 folds to zeros.
-	// n is a multiple of 32.
-	fold func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int)
+	// and returns units[h] = amax/limit and bias[h] = centre·Σ m. A row whose amax is
+	// under 2^−100 folds to zeros. n is a multiple of 32; units has room for four heads.
+	fold func(coef []byte, units []float32, bias []int32, x, scale []float32, limit float32, centre, heads, n int)
+
+	// foldWeighted is fold with a weight for each element and a sum for every 32 of
+	// them: bias[h·biasStride + i/32] = Σ m·weight.
+	foldWeighted func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int)
 
 	// scoreToken is z[h][t] = Σ_g (float32(sums[g])·unit[h])·scale[g][t] +
 	// offset[g][t]·q[g][h] over the 64 tokens of a page, g ascending, each scale

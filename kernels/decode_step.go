@@ -398,22 +398,26 @@ func (w *decodeWorker) foldQueries(h int) {
 // or under none (scales per token).
 func (w *decodeWorker) foldWhole(b *blockState, s *side, hd *head) {
 	f, n := s.format, roundUp(w.k.reduced, blockWide)
-	weight := w.kWeight[:n]
 	var scale []float32
 	if f.Share == ShareChannel {
 		scale = hd.kScale
 	}
-	if f.Zero == ZeroPoint && f.Share != ShareToken {
+	limit := planeLimitOf(f, w.k.reduced)
+	switch {
+	case f.Zero == ZeroPoint && f.Share == ShareChannel:
+		weight := w.kWeight[:n]
 		for c := range weight {
-			u := 0
-			if f.Share == ShareChannel {
-				u = c
-			}
-			weight[c] = int32(hd.kOffset[u])
+			weight[c] = int32(hd.kOffset[c])
 		}
+		w.kern.foldWeighted(b.coef, b.unit, w.vSums, b.q, scale, weight, limit, b.heads, n)
+		for j := range b.heads {
+			b.bias[j] = sumBias(w.vSums[j*biasStride:], n)
+		}
+	case f.Zero == ZeroPoint && f.Share != ShareToken:
+		w.kern.fold(b.coef, b.unit, b.bias, b.q, scale, limit, int(hd.kOffset[0]), b.heads, n)
+	default:
+		w.kern.fold(b.coef, b.unit, b.bias, b.q, scale, limit, int(f.centre()), b.heads, n)
 	}
-	bias := w.vSums
-	w.kern.fold(b.coef, b.unit, bias, b.q, scale, weight, planeLimitOf(f, w.k.reduced), b.heads, n)
 	for j := range b.heads {
 		b.add[j] = 0
 		q := b.q[j*maxDim:][:s.dim]
@@ -435,7 +439,6 @@ func (w *decodeWorker) foldWhole(b *blockState, s *side, hd *head) {
 			}
 			b.unit[j] *= hd.kScale[0]
 		}
-		b.bias[j] = sumBias(bias[j*biasStride:], n)
 	}
 }
 
@@ -454,8 +457,7 @@ func (w *decodeWorker) foldGroups(b *blockState, s *side, j int, q []float32) {
 	}
 	group := f.Group
 	if len(w.k.segments) == 1 && f.Zero == ZeroSym {
-		b.bias[j] = sumBias(w.vSums[j*biasStride:], roundUp(w.k.reduced, blockWide))
-		return
+		return // fold has done it
 	}
 	if group == 0 {
 		group = s.dim
@@ -552,12 +554,16 @@ func (w *decodeWorker) readKeyMeta(s *side, meta []byte) {
 		b := &w.blocks[i]
 		for set := range w.k.sets {
 			at := set * n
-			w.kern.fold(b.coef[set*headBlock*coefBytes:], b.unit[set*headBlock:], w.vSums, b.q,
-				w.kScale[at:], w.kWeight[at:], planeLimitOf(f, n), b.heads, folded)
-			for j := range b.heads {
-				b.bias[set*headBlock+j] = sumBias(w.vSums[j*biasStride:], n)
-				b.add[set*headBlock+j] = 0
+			coef, unit, bias := b.coef[set*headBlock*coefBytes:], b.unit[set*headBlock:], b.bias[set*headBlock:]
+			if f.Zero == ZeroPoint {
+				w.kern.foldWeighted(coef, unit, w.vSums, b.q, w.kScale[at:], w.kWeight[at:], planeLimitOf(f, n), b.heads, folded)
+				for j := range b.heads {
+					bias[j] = sumBias(w.vSums[j*biasStride:], n)
+				}
+			} else {
+				w.kern.fold(coef, unit, bias, b.q, w.kScale[at:], planeLimitOf(f, n), int(f.centre()), b.heads, folded)
 			}
+			clear(b.add[set*headBlock:][:headBlock])
 			if f.Zero == ZeroAsym {
 				w.kern.laneDot(w.lanes, b.q, w.kOffset[at:at+n], w.zeros, b.heads, n)
 				for j := range b.heads {
@@ -663,9 +669,6 @@ func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
 			w.foldValues(b, v, set)
 		}
 		if !grouped {
-			for j := range b.heads {
-				w.vBias[j] = w.vSums[j*biasStride] + w.vSums[j*biasStride+1]
-			}
 			w.vTiles.value(b.o[s.lane:], codes[s.codes:], w.vCoef, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
 			continue
 		}
@@ -690,18 +693,19 @@ func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
 // are per token, into multiplicands.
 func (w *decodeWorker) foldValues(b *blockState, v *side, set int) {
 	f := v.format
-	weight := w.vCentre
-	var scale []float32
-	if f.Share == ShareToken {
-		at := set * pageTokens
-		scale = w.vScale[at : at+pageTokens]
-		if f.Zero == ZeroPoint {
-			weight = w.vWeight[at : at+pageTokens]
+	at := set * pageTokens
+	switch {
+	case f.Share == ShareToken && f.Zero == ZeroPoint:
+		w.kern.foldWeighted(w.vCoef, w.vUnit, w.vSums, w.z, w.vScale[at:], w.vWeight[at:], planeLimit, b.heads, pageTokens)
+		for j := range b.heads {
+			w.vBias[j] = w.vSums[j*biasStride] + w.vSums[j*biasStride+1]
 		}
+	case f.Share == ShareToken:
+		w.kern.fold(w.vCoef, w.vUnit, w.vBias, w.z, w.vScale[at:], planeLimit, int(f.centre()), b.heads, pageTokens)
+	default: // groups of tokens: each half page has its own bias
+		w.kern.foldWeighted(w.vCoef, w.vUnit, w.vSums, w.z, nil, w.vCentre, planeLimit, b.heads, pageTokens)
 	}
-	w.kern.fold(w.vCoef, w.vUnit, w.vSums, w.z, scale, weight, planeLimit, b.heads, pageTokens)
 	if f.Share == ShareToken && f.Zero == ZeroAsym {
-		at := set * pageTokens
 		w.kern.laneDot(b.offsets[set*headBlock*laneWidth:], w.z, w.vOffset[at:at+pageTokens], w.r, b.heads, pageTokens)
 	}
 }

@@ -739,6 +739,16 @@ func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
 
+// foldPlainx1AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldPlainx1AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+
+// foldScaledx1AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldScaledx1AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+
 // softmaxx2AVX512 is softmax for 2 query heads; m, r and units have room for four.
 //
 //go:noescape
@@ -753,6 +763,16 @@ func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //
 //go:noescape
 func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+
+// foldPlainx2AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldPlainx2AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+
+// foldScaledx2AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldScaledx2AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
 
 // softmaxx3AVX512 is softmax for 3 query heads; m, r and units have room for four.
 //
@@ -769,6 +789,16 @@ func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
 
+// foldPlainx3AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldPlainx3AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+
+// foldScaledx3AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldScaledx3AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+
 // softmaxx4AVX512 is softmax for 4 query heads; m, r and units have room for four.
 //
 //go:noescape
@@ -783,6 +813,16 @@ func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //
 //go:noescape
 func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+
+// foldPlainx4AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldPlainx4AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+
+// foldScaledx4AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldScaledx4AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
 
 // softmaxAVX2 is softmax; m and r have room for four heads.
 //
@@ -799,15 +839,15 @@ func softmaxFoldPlainAVX2(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxFoldScaledAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, heads int)
 
-// foldPlainAVX512 is fold; n is a multiple of 32, 32 at least.
+// foldWeightedPlainAVX512 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldPlainAVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedPlainAVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
 
-// foldScaledAVX512 is fold; n is a multiple of 32, 32 at least.
+// foldWeightedScaledAVX512 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldScaledAVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedScaledAVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
 
 // scoreTokenAVX512 is scoreToken.
 //
@@ -879,15 +919,15 @@ func readAhead2048AVX512(b *byte, n int) uint64
 //go:noescape
 func readAhead8192AVX512(b *byte, n int) uint64
 
-// foldPlainAVX2 is fold; n is a multiple of 32, 32 at least.
+// foldWeightedPlainAVX2 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldPlainAVX2(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedPlainAVX2(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
 
-// foldScaledAVX2 is fold; n is a multiple of 32, 32 at least.
+// foldWeightedScaledAVX2 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
 
 // scoreTokenAVX2 is scoreToken.
 //

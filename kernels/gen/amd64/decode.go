@@ -141,13 +141,15 @@ func decode() {
 		weights(heads, "")
 		weights(heads, "Plain")
 		weights(heads, "Scaled")
+		foldRows(heads, false)
+		foldRows(heads, true)
 	}
 	softmax(avx2)
 	softmaxFold(false)
 	softmaxFold(true)
 	for _, w := range []tier{avx512, avx2} {
 		for _, scaled := range []bool{false, true} {
-			fold(w, scaled)
+			foldWeighted(w, scaled)
 		}
 		scoreToken(w)
 		accumulateScaled(w)
@@ -603,15 +605,15 @@ func (w tier) planes(v lanes, coef, i reg.Register, part int) lanes {
 	return v
 }
 
-// fold writes multiplicands: two passes over each row, the first for its largest
-// magnitude.
-func fold(w tier, scaled bool) {
-	name, scale := "foldPlain", ""
+// foldWeighted writes multiplicands: two passes over each row, the first for its
+// largest magnitude.
+func foldWeighted(w tier, scaled bool) {
+	name, scale := "foldWeightedPlain", ""
 	if scaled {
-		name, scale = "foldScaled", ", scale"
+		name, scale = "foldWeightedScaled", ", scale"
 	}
 	TEXT(name+w.suffix, NOSPLIT, "func(coef *byte, units *float32, bias *int32, x"+scale+" *float32, limit float32, weight *int32, heads, n int)")
-	Doc(name + w.suffix + " is fold; n is a multiple of 32, 32 at least.")
+	Doc(name + w.suffix + " is foldWeighted; n is a multiple of 32, 32 at least.")
 	Pragma("noescape")
 	coef := Load(Param("coef"), GP64())
 	units := Load(Param("units"), GP64())
@@ -1069,7 +1071,7 @@ func weights(heads int, folding string) {
 	coef := Load(Param("coef"), GP64())
 	units := Load(Param("units"), GP64())
 	bias := Load(Param("bias"), GP64())
-	limit, amax, factor, keep := XMM(), XMM(), XMM(), XMM()
+	limit := XMM()
 	VBROADCASTSS(NewParamAddr("limit", map[string]int{"Plain": 56, "Scaled": 64}[folding]), limit)
 	largest := make([]reg.VecVirtual, heads)
 	for h, v := range weight {
@@ -1079,26 +1081,14 @@ func weights(heads int, folding string) {
 		VMAXPS(other, top, top)
 		largest[h] = top
 	}
-	for h, v := range largest {
-		largest[h] = w.largest(lanes{v})
-	}
-	gather(largest, amax)
-	const notLess = 5
-	VCMPPS(Imm(notLess), word(smallFold), amax, keep)
-	VDIVPS(limit, amax, n)
-	VDIVPS(amax, limit, factor)
-	VANDPS(keep, n, n)
-	VANDPS(keep, factor, factor)
-	VMOVUPS(n, Mem{Base: units})
-	centre := Load(Param("centre"), GP64()).(reg.GP).As32()
+	by := w.factorRows(largest, limit, units)
+	centre := Load(Param("centre"), GP64())
+	sums := make([]reg.VecVirtual, heads)
 	lowBytes, highBytes := bytePlanes()
 	half := splatWord(halfByte | halfByte<<16)
 	for h, v := range weight {
-		by, lane := ZMM(), XMM()
-		VPERMILPS(Imm(uint64(h*0b01_01_01_01)), factor, lane)
-		VBROADCASTSS(lane, by)
 		for _, k := range v {
-			VMULPS(by, k, k)
+			VMULPS(by[h], k, k)
 			VCVTPS2DQ(k, k)
 		}
 		// The integers fit 16 bits: two registers of words hold a row.
@@ -1118,13 +1108,151 @@ func weights(heads int, folding string) {
 		VMOVDQU64(highBytes, plane)
 		VPERMI2B(second, first, plane)
 		VMOVDQU64(plane, Mem{Base: coef, Disp: h*coefBytes + planeBytes})
-		total := GP32()
-		VMOVD(w.total(lanes{sum}).AsX(), total)
-		IMULL(centre, total)
-		MOVL(total, Mem{Base: bias, Disp: 4 * h})
+		sums[h] = sum
 	}
+	w.storeTotals(sums, bias, centre)
 	VZEROUPPER()
 	RET()
+}
+
+// foldRows is fold for a fixed number of heads: all of them at once, so that the
+// reductions of one hide behind the others.
+func foldRows(heads int, scaled bool) {
+	name, params := fmt.Sprintf("foldPlainx%dAVX512", heads), "x *float32"
+	if scaled {
+		name, params = fmt.Sprintf("foldScaledx%dAVX512", heads), "x, scale *float32"
+	}
+	TEXT(name, NOSPLIT, "func(coef *byte, units *float32, bias *int32, "+params+", limit float32, centre, n int)")
+	Doc(name + " is fold; n is a multiple of 32, 32 at least; units has room for four heads.")
+	Pragma("noescape")
+	coef := Load(Param("coef"), GP64())
+	units := Load(Param("units"), GP64())
+	bias := Load(Param("bias"), GP64())
+	x := Load(Param("x"), GP64())
+	w := avx512
+	i := GP64()
+	var scale reg.Register
+	limitAt := 32
+	if scaled {
+		scale = Load(Param("scale"), GP64())
+		limitAt = 40
+	}
+	limit := XMM()
+	VBROADCASTSS(NewParamAddr("limit", limitAt), limit)
+	centre := Load(Param("centre"), GP64())
+	n := Load(Param("n"), GP64())
+	tops := make([]reg.VecVirtual, heads)
+	for h := range tops {
+		tops[h] = ZMM()
+		w.zero(tops[h])
+	}
+	magnitude := splatWord(absMask)
+	// scales loads the scales of 32 elements once for all heads.
+	scales := func() (s [2]reg.VecVirtual) {
+		for part := range s {
+			if scaled {
+				s[part] = ZMM()
+				VMOVUPS(Mem{Base: scale, Index: i, Scale: 4, Disp: 64 * part}, s[part])
+			}
+		}
+		return s
+	}
+	load := func(h, part int, s [2]reg.VecVirtual) reg.VecVirtual {
+		v, at := ZMM(), Mem{Base: x, Index: i, Scale: 4, Disp: h*rowBytes + 64*part}
+		if scaled {
+			VMULPS(at, s[part], v)
+		} else {
+			VMOVUPS(at, v)
+		}
+		return v
+	}
+	XORQ(i, i)
+	Label("amax")
+	s := scales()
+	for h, top := range tops {
+		for part := range 2 {
+			v := load(h, part, s)
+			VPANDD(magnitude, v, v)
+			VMAXPS(v, top, top)
+		}
+	}
+	ADDQ(Imm(32), i)
+	CMPQ(i, n)
+	JLT(LabelRef("amax"))
+	by := make([]reg.VecVirtual, heads)
+	for h, factor := range w.factorRows(tops, limit, units) {
+		by[h] = factor
+	}
+	low, high := bytePlanes()
+	lowBytes, highBytes := ZMM(), ZMM()
+	VMOVDQU64(low, lowBytes)
+	VMOVDQU64(high, highBytes)
+	half := splatWord(halfByte | halfByte<<16)
+	sums := make([]reg.VecVirtual, heads)
+	for h := range sums {
+		sums[h] = ZMM()
+		w.zero(sums[h])
+	}
+	XORQ(i, i)
+	Label("planes")
+	s = scales()
+	for h := range heads {
+		var k [2]reg.VecVirtual
+		for part := range k {
+			k[part] = load(h, part, s)
+			VMULPS(by[h], k[part], k[part])
+			VCVTPS2DQ(k[part], k[part])
+			VPADDD(k[part], sums[h], sums[h])
+		}
+		words, plane := ZMM(), ZMM()
+		VPACKSSDW(k[1], k[0], words)
+		VPERMB(words, lowBytes, plane)
+		VMOVDQU(plane.AsY(), Mem{Base: coef, Index: i, Scale: 1, Disp: h * coefBytes})
+		VPADDW(half, words, words)
+		VPERMB(words, highBytes, words)
+		VMOVDQU(words.AsY(), Mem{Base: coef, Index: i, Scale: 1, Disp: h*coefBytes + planeBytes})
+	}
+	ADDQ(Imm(32), i)
+	CMPQ(i, n)
+	JLT(LabelRef("planes"))
+	w.storeTotals(sums, bias, centre)
+	VZEROUPPER()
+	RET()
+}
+
+// factorRows turns the lane maxima of each head into limit/amax in every lane of a
+// register, and stores amax/limit in units; both are 0 where amax is too small.
+func (w tier) factorRows(tops []reg.VecVirtual, limit reg.VecVirtual, units reg.Register) []reg.VecVirtual {
+	amax, unit, factor, keep := XMM(), XMM(), XMM(), XMM()
+	for h, v := range tops {
+		tops[h] = w.largest(lanes{v})
+	}
+	gather(tops, amax)
+	const notLess = 5
+	VCMPPS(Imm(notLess), word(smallFold), amax, keep)
+	VDIVPS(limit, amax, unit)
+	VDIVPS(amax, limit, factor)
+	VANDPS(keep, unit, unit)
+	VANDPS(keep, factor, factor)
+	VMOVUPS(unit, Mem{Base: units})
+	by := make([]reg.VecVirtual, len(tops))
+	for h := range by {
+		lane := XMM()
+		by[h] = w.reg()
+		VPERMILPS(Imm(uint64(h*0b01_01_01_01)), factor, lane)
+		VBROADCASTSS(lane, by[h])
+	}
+	return by
+}
+
+// storeTotals stores centre·(the sum of the lanes) of each head.
+func (w tier) storeTotals(sums []reg.VecVirtual, bias, centre reg.Register) {
+	for h, sum := range sums {
+		total := GP32()
+		VMOVD(w.total(lanes{sum}).AsX(), total)
+		IMULL(centre.(reg.GP).As32(), total)
+		MOVL(total, Mem{Base: bias, Disp: 4 * h})
+	}
 }
 
 // splatWord fills a register with a 32-bit pattern.
