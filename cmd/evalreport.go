@@ -74,6 +74,18 @@ func cosineCell(x *float64) cell {
 	return fixed(*x, 1+int(math.Ceil(-math.Log10(1-*x))))
 }
 
+// speedCell shows a bandwidth with two decimals at most: what is far below the
+// others need not be told apart.
+func speedCell(x *float64) cell {
+	switch {
+	case x == nil || *x < 0.01:
+		return figureCell(x)
+	case *x < 10:
+		return fixed(*x, 2)
+	}
+	return number(*x, 3)
+}
+
 // bitsCell shows bits per element with four significant digits: 4.252, 16.00.
 func bitsCell(x float64) cell { return number(x, 4) }
 
@@ -328,6 +340,8 @@ func addRow(t *table, r *eval.Row, name string, layer cell, perHead bool, view e
 		switch {
 		case r.K == eval.Exact && strings.HasPrefix(f.name, "kl_") && !view.wide:
 			cells = append(cells, absent()) // 0 by definition: the legend says so
+		case f.name == "decode_gb_s":
+			cells = append(cells, speedCell(f.of(r)))
 		case strings.HasSuffix(f.name, "_cosine"):
 			cells = append(cells, cosineCell(f.of(r)))
 		default:
@@ -349,7 +363,11 @@ const (
 	markPareto     = "*"
 	markOffline    = "^"
 	markIndistinct = "~"
+	markGeneric    = "g"
 )
+
+// genericKernel is what a row's kernel is called where no fused one exists.
+const genericKernel = "generic"
 
 func marksOf(r *eval.Row) string {
 	s := ""
@@ -361,6 +379,9 @@ func marksOf(r *eval.Row) string {
 	}
 	if len(r.IndistinctFrom) > 0 {
 		s += markIndistinct
+	}
+	if r.Kernel == genericKernel {
+		s += markGeneric
 	}
 	return s
 }
@@ -428,6 +449,7 @@ func legend(r *eval.Report, tables []*table) *table {
 		{markPareto, "nothing of its kind has fewer bits and less damage (" + damage + ")"},
 		{markOffline, "not online: what is stored depends on tokens still to come"},
 		{markIndistinct, "its kl_mean cannot be told from that of another row (95% interval)"},
+		{markGeneric, "no fused decode kernel: GB/s is that of the generic one"},
 	} {
 		if strings.Contains(used, m.mark) {
 			l.notes = append(l.notes, m.mark+" "+m.meaning)
@@ -556,7 +578,11 @@ func checkTable(checks []eval.Check) *table {
 		case !c.Failed:
 			result = c.Note
 		}
-		t.add(text(c.Scheme), text(c.Check), intCell(c.Layer), intCell(c.KVHead), figureCell(c.Baseline), figureCell(c.Value), text(result))
+		show := figureCell
+		if c.Check == "bytes" {
+			show = func(x *float64) cell { return count(int64(*x)) }
+		}
+		t.add(text(c.Scheme), text(c.Check), intCell(c.Layer), intCell(c.KVHead), show(c.Baseline), show(c.Value), text(result))
 		if c.Failed {
 			t.mark("bad")
 		}
