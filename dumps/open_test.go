@@ -645,3 +645,42 @@ func TestCorruptDeflate(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The pages of what was read must not pile up: a dump may be larger than memory.
+func TestResidentMemory(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc/self/status")
+	}
+	resident := func() (kib int) {
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, line, ok := strings.Cut(string(status), "RssFile:")
+		if _, err := fmt.Sscan(line, &kib); !ok || err != nil {
+			t.Skip("no RssFile here")
+		}
+		return kib
+	}
+	for _, fortran := range []string{"False", "True"} {
+		const heads, tokens, dim = 4, 1 << 16, 64
+		header := npyFile(1, "<f4", fortran, fmt.Sprintf("(2, %d, %d, %d)", heads, tokens, dim), nil)
+		path := filepath.Join(write(t, "x.npy", header), "x.npy")
+		if err := os.Truncate(path, int64(len(header))+2*heads*tokens*dim*4); err != nil { // 128 MiB
+			t.Fatal(err)
+		}
+		l := mustOpen(t, path, Options{}).Layers[0]
+		dst := make([]float32, tokens*dim)
+		before := resident()
+		for _, p := range []Part{K, V} {
+			for h := range heads {
+				if err := l.ReadHead(dst, p, h); err != nil {
+					t.Fatal(err)
+				}
+				if grown := resident() - before; grown > 24<<10 {
+					t.Fatalf("fortran %s: %d MiB of the file stay resident after %s head %d", fortran, grown>>10, p, h)
+				}
+			}
+		}
+	}
+}
