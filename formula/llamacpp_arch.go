@@ -95,8 +95,8 @@ type llamaArch struct {
 	// drafts: beside a state, the next-token-prediction layers run in a context
 	// of their own; others would get all their caches a second time
 	drafts bool
-	// draftOnly names a model that lives on another one's cache or hidden states
-	draftOnly string
+	// borrows: it has no cache but reads that of the model it drafts for
+	borrows bool
 }
 
 // A llamaMLAKeys says whether the latent form's keys are read.
@@ -207,9 +207,9 @@ var llamaArchs = map[string]llamaArch{
 	"dots3note":  {memory: dsaMemory, mla: mlaNeeded, windowRule: windowNeeded, swa: llamaPattern{listed: true}, own: dotsIndexer},
 	"deepseek4":  {memory: dsv4Memory, windowRule: windowNeeded, swa: llamaPattern{all: true}, rollback: true, own: dsv4Layers},
 
-	"eagle3":           {draftOnly: "it drafts for another model"},
-	"dflash":           {draftOnly: "it drafts for another model", own: dflashWindow},
-	"gemma4-assistant": {draftOnly: "it reads the cache of the model it drafts for"},
+	"eagle3":           plainArch,
+	"dflash":           {own: dflashWindow},
+	"gemma4-assistant": {borrows: true},
 }
 
 func (a llamaArch) rollingBack() llamaArch { a.rollback = true; return a }
@@ -762,12 +762,13 @@ func (k *ggufKeys) perLayer(key string, values []int64) bool {
 	return true
 }
 
-// cacheKeys are the prefixes under which architectures describe what they
-// cache, and the keys there that the version read knows (LLM_KV names of
-// llama-arch.cpp), whether or not they matter to the size.
+// Architectures describe what they cache under cacheKeyPrefixes and in keys
+// with one of cacheKeyWords. knownCacheKeys are those that the version read
+// knows (LLM_KV names of llama-arch.cpp), whether or not they matter to the size.
 var (
 	cacheKeyPrefixes = []string{"attention.", "ssm.", "kda.", "wkv.", "shortconv."}
-	cacheKeys        = strings.Fields(`
+	cacheKeyWords    = []string{"kv", "cache", "window", "recurrent", "loop"}
+	knownCacheKeys   = strings.Fields(`
 		attention.head_count attention.head_count_kv attention.max_alibi_bias attention.clamp_kqv
 		attention.key_length attention.value_length attention.layer_norm_epsilon attention.layer_norm_rms_epsilon
 		attention.group_norm_epsilon attention.group_norm_groups attention.causal attention.q_lora_rank
@@ -783,21 +784,22 @@ var (
 		attention.output_lora_rank attention.compress_rope_freq_base attention.compress_ratios
 		attention.shared_kv_layers attention.recurrent_layers
 		ssm.conv_kernel ssm.inner_size ssm.state_size ssm.time_step_rank ssm.group_count ssm.dt_b_c_rms
-		kda.head_dim kda.safe_gate kda.gate_lower_bound wkv.head_size shortconv.l_cache`)
+		kda.head_dim kda.safe_gate kda.gate_lower_bound wkv.head_size shortconv.l_cache
+		num_loops skip_loop_final_norm`)
 )
 
 // refuseUnknown fails on a key that may change the cache in a way unknown here.
 func (k *ggufKeys) refuseUnknown() {
 	for _, full := range k.g.Keys() {
 		key, mine := strings.CutPrefix(full, k.arch+".")
-		if !mine || slices.Contains(cacheKeys, key) {
+		// Encoders of images and sound cache nothing.
+		if !mine || slices.Contains(knownCacheKeys, key) || strings.HasPrefix(key, "vision.") || strings.HasPrefix(key, "audio.") {
 			continue
 		}
-		for _, prefix := range cacheKeyPrefixes {
-			if strings.HasPrefix(key, prefix) {
-				k.fail(key, "unknown, and it may change the cache")
-				return
-			}
+		if slices.ContainsFunc(cacheKeyPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) ||
+			slices.ContainsFunc(cacheKeyWords, func(word string) bool { return strings.Contains(key, word) }) {
+			k.fail(key, "unknown, and it may change the cache")
+			return
 		}
 	}
 }

@@ -78,8 +78,8 @@ func (m *llamaModel) plan(mla string, draft bool) (*llamaPlan, error) {
 		name: m.name, trainContext: m.trainContext, causal: m.causal, noFlash: m.noFlash, rollback: m.rollback,
 		oneType: m.isMLA() || m.memory == dsv4Memory, window: m.window, layers: m.layers,
 	}
-	if m.draftOnly != "" && m.name == "gemma4-assistant" {
-		return nil, fmt.Errorf("architecture %s: %s; plan that model instead", m.name, m.draftOnly)
+	if m.borrows {
+		return nil, fmt.Errorf("architecture %s: it reads the cache of the model it drafts for; plan that model instead", m.name)
 	}
 	for i := range m.trunk() {
 		k, v := m.widths(i)

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -273,6 +274,78 @@ func TestLlamaCppByLayers(t *testing.T) {
 				if totals[0] != totals[1] {
 					t.Errorf("%v: %d by keys, %d by layers\n%s\n%s", options, totals[0], totals[1], caches[0], caches[1])
 				}
+			}
+		})
+	}
+}
+
+// llamaFile is a header of one architecture with whole-number keys.
+func llamaFile(t *testing.T, arch string, keys map[string]uint32) *Model {
+	t.Helper()
+	f := &ggufFile{order: binary.LittleEndian}
+	f.key("general.architecture", ggufString, arch)
+	for key, n := range keys {
+		f.key(arch+"."+key, ggufUint32, n)
+	}
+	g, err := readGGUF(f.bytes(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := g.Model(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestLlamaCppOptions holds options that no table covers to closed forms.
+func TestLlamaCppOptions(t *testing.T) {
+	shape := map[string]uint32{"context_length": 4096, "embedding_length": 512, "block_count": 3, "attention.head_count": 4, "nextn_predict_layers": 1,
+		"attention.head_count_kv": 2, "attention.key_length": 80, "attention.value_length": 64}
+	latent := map[string]uint32{"context_length": 4096, "embedding_length": 512, "block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 1,
+		"attention.key_length": 576, "attention.value_length": 512, "attention.key_length_mla": 192, "attention.value_length_mla": 128,
+		"attention.kv_lora_rank": 512, "rope.dimension_count": 64}
+	older := map[string]uint32{"context_length": 4096, "embedding_length": 512, "block_count": 2, "attention.head_count": 4,
+		"attention.key_length": 192, "attention.value_length": 128, "attention.kv_lora_rank": 512, "rope.dimension_count": 64}
+	const cells = 1024
+	for _, c := range []struct {
+		name, arch string
+		keys       map[string]uint32
+		scheme     string
+		options    Options
+		k, v       float64
+		refusal    string
+	}{
+		{"trunk", "qwen3", shape, "f16", nil, 2 * cells * 2 * 80 * 2, 2 * cells * 2 * 64 * 2, ""},
+		{"draft", "qwen3", shape, "f16", Options{"mtp": "yes"}, 3 * cells * 2 * 80 * 2, 3 * cells * 2 * 64 * 2, ""},
+		{"model's context", "qwen3", shape, "f16", Options{"c": "0"}, 2 * 4096 * 2 * 80 * 2, 2 * 4096 * 2 * 64 * 2, ""},
+		{"pad", "qwen3", shape, "f16", Options{"c": "1000", "pad": "32"}, 2 * 1024 * 2 * 80 * 2, 2 * 1024 * 2 * 64 * 2, ""},
+		{"blocks", "qwen3", shape, "q8_0:f16", nil, 2 * cells * 2 * 80 / 32 * 34, 2 * cells * 2 * 64 * 2, "do not divide a head of 80"},
+		{"slots", "qwen3", shape, "f16", Options{"np": "257", "c": "1024"}, 2 * 257 * 256 * 2 * 80 * 2, 2 * 257 * 256 * 2 * 64 * 2, "at most 256"},
+		{"quantized V", "qwen3", shape, "f16:q4_0", Options{"fa": "off"}, 2 * cells * 2 * 80 * 2, 2 * cells * 2 * 64 / 32 * 18, "needs flash attention"},
+		{"latent", "deepseek2", latent, "f16", nil, 2 * cells * 576 * 2, 0, ""},
+		{"latent and V", "deepseek2", latent, "f16", Options{"mla": "latent+v"}, 2 * cells * 576 * 2, 2 * cells * 512 * 2, ""},
+		{"expanded", "deepseek2", latent, "f16", Options{"mla": "expanded"}, 2 * cells * 4 * 192 * 2, 2 * cells * 4 * 128 * 2, ""},
+		{"latent, two types", "deepseek2", latent, "f16:q8_0", nil, 2 * cells * 576 * 2, 0, "same cache type"},
+		{"older file", "deepseek2", older, "f16", nil, 2 * cells * 4 * 192 * 2, 2 * cells * 4 * 128 * 2, ""},
+		{"older file, latent", "deepseek2", older, "f16", Options{"mla": "latent"}, 2 * cells * 576 * 2, 0, ""},
+		{"q8_KV", "deepseek2", latent, "q8_KV", nil, 2 * cells * (576 + 8), 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			engine := LlamaCpp()
+			scheme, err := engine.Scheme(c.scheme)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := engine.Reserve(Request{Model: llamaFile(t, c.arch, c.keys), Context: cells, Sequences: 1, TP: 1, PP: 1, Scheme: scheme, Options: c.options})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.detail("k_bytes") != c.k || r.detail("v_bytes") != c.v {
+				t.Errorf("K %.0f, V %.0f, want %.0f, %.0f", r.detail("k_bytes"), r.detail("v_bytes"), c.k, c.v)
+			}
+			if c.refusal == "" && r.Refusal != "" || !strings.Contains(r.Refusal, c.refusal) {
+				t.Errorf("refusal %q, want %q", r.Refusal, c.refusal)
 			}
 		})
 	}
