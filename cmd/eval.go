@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -104,6 +105,9 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 	if !o.noBench {
 		options.Bench = decodeBench(o.cpu.threads)
 	}
+	// Nearly all memory of a run is large buffers that it reuses: letting the heap
+	// double before each collection would double the peak for nothing.
+	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	var bar *progress
 	options.Progress = func(p eval.Progress) {
 		if bar == nil {

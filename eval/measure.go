@@ -76,7 +76,8 @@ func measure(ctx context.Context, l *Layer, p *plan, o *Options, sizes [2][]*qua
 	if m.proxy && l.Facts.Sinks == nil {
 		m.heads = l.KVHeads // all query heads of a group would be the same
 	}
-	calibrations, err := m.survey(ctx, o)
+	workers := make([]worker, o.Threads)
+	calibrations, err := m.survey(ctx, o, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func measure(ctx context.Context, l *Layer, p *plan, o *Options, sizes [2][]*qua
 	span := m.blockSpan(projection != nil)
 	for from := 0; from < len(m.queries); from += span {
 		b := &block{measurement: m, layer: l, queries: m.queries[from:min(from+span, len(m.queries))], from: from}
-		if err := b.run(ctx, o, calibrations, projection != nil, done); err != nil {
+		if err := b.run(ctx, o, workers, calibrations, projection != nil, done); err != nil {
 			return nil, err
 		}
 		if projection != nil {
@@ -144,7 +145,7 @@ func (p *plan) work(l *Layer) int64 {
 
 // survey reads every head once: statistics, and what schemes with one scale
 // for the whole tensor need to know before they encode.
-func (m *measurement) survey(ctx context.Context, o *Options) (calibrations [2][]quantize.Calibration, err error) {
+func (m *measurement) survey(ctx context.Context, o *Options, workers []worker) (calibrations [2][]quantize.Calibration, err error) {
 	l := m.layer
 	observed := [2][][]quantize.Calibration{}
 	for tensor, sides := range m.plan.sides {
@@ -153,10 +154,12 @@ func (m *measurement) survey(ctx context.Context, o *Options) (calibrations [2][
 		calibrations[tensor] = make([]quantize.Calibration, len(sides))
 		observed[tensor] = make([][]quantize.Calibration, l.KVHeads)
 	}
-	err = parallel(ctx, o.Threads, 2*l.KVHeads, func(_ context.Context, _, n int) error {
-		tensor, head := n/l.KVHeads, n%l.KVHeads
+	err = parallel(ctx, o.Threads, 2*l.KVHeads, func(_ context.Context, n, i int) error {
+		tensor, head := i/l.KVHeads, i%l.KVHeads
 		shape := l.shape(tensor)
-		x := make([]float32, shape.Tokens*shape.Dim)
+		w := &workers[n]
+		w.e = resize(w.e, shape.Tokens*shape.Dim)
+		x := w.e
 		if err := l.read(x, tensors[tensor], head); err != nil {
 			return err
 		}
@@ -171,9 +174,8 @@ func (m *measurement) survey(ctx context.Context, o *Options) (calibrations [2][
 		observed[tensor][head] = seen
 		if o.PerHead {
 			var err error
-			m.byHead[tensor][head], err = outliers(m.stats[tensor][head:head+1], o.OutlierRatio, func(dst []float32, _ int) error {
-				copy(dst, x)
-				return nil
+			m.byHead[tensor][head], err = outliers(m.stats[tensor][head:head+1], o.OutlierRatio, &w.e, func(dst []float32, _ int) error {
+				return nil // the buffer still holds the head
 			})
 			return err
 		}
@@ -189,9 +191,9 @@ func (m *measurement) survey(ctx context.Context, o *Options) (calibrations [2][
 			}
 		}
 	}
-	return calibrations, parallel(ctx, o.Threads, 2, func(_ context.Context, _, tensor int) error {
+	return calibrations, parallel(ctx, o.Threads, 2, func(_ context.Context, n, tensor int) error {
 		var err error
-		m.pooled[tensor], err = outliers(m.stats[tensor], o.OutlierRatio, func(dst []float32, head int) error {
+		m.pooled[tensor], err = outliers(m.stats[tensor], o.OutlierRatio, &workers[n].e, func(dst []float32, head int) error {
 			return l.read(dst, tensors[tensor], head)
 		})
 		return err
@@ -218,19 +220,21 @@ type unit struct {
 	again        bool  // only for the pairs: the side itself is another unit's
 }
 
-// maxPairs bounds the value errors that one unit holds.
-const maxPairs = 3
+// pairBytes bounds the value errors that a unit holds for its pairs, if it has
+// more than one: pairs beyond that score the keys again.
+const pairBytes = 16 << 20
 
 // units lists the work of a head, the longest first.
 func (m *measurement) units() []unit {
 	var all []unit
+	most := max(1, pairBytes/(4*m.layer.Tokens*padded(m.layer.DimV)))
 	for i := range m.plan.sides[keys] {
 		u := unit{tensor: keys, side: i}
 		for n, c := range m.plan.combos {
 			if c.side[keys] != i || c.side[values] < 0 || m.sizes[values][c.side[values]] == nil {
 				continue
 			}
-			if len(u.pairs) == maxPairs {
+			if len(u.pairs) == most {
 				all = append(all, u)
 				u = unit{tensor: keys, side: i, again: true}
 			}
@@ -273,11 +277,12 @@ type worker struct {
 	squares []float64
 	cross   []float64
 	columns []float64
+	maxAbs  float32
 }
 
 // run measures the block's queries on every head. Heads are prepared one ahead
 // of the units at work, so that no worker waits at a head's end.
-func (b *block) run(ctx context.Context, o *Options, calibrations [2][]quantize.Calibration, residual bool, done func(int64)) error {
+func (b *block) run(ctx context.Context, o *Options, workers []worker, calibrations [2][]quantize.Calibration, residual bool, done func(int64)) error {
 	l := b.layer
 	units := b.units()
 	if residual {
@@ -295,9 +300,11 @@ func (b *block) run(ctx context.Context, o *Options, calibrations [2][]quantize.
 		ring[i] = new(head)
 	}
 	state := make([]*slot, l.KVHeads)
+	free := make([]chan struct{}, l.KVHeads) // closed when a head is done
 	for i := range state {
-		state[i] = &slot{index: i, ready: make(chan struct{}), free: make(chan struct{})}
+		state[i] = &slot{index: i, ready: make(chan struct{})}
 		state[i].left.Store(int64(len(units)))
+		free[i] = make(chan struct{})
 	}
 	type task struct{ head, unit int } // unit −1: prepare
 	var tasks []task
@@ -314,7 +321,6 @@ func (b *block) run(ctx context.Context, o *Options, calibrations [2][]quantize.
 		}
 	}
 	perRow := b.plan.work(l) / int64(l.KVHeads)
-	workers := make([]worker, o.Threads)
 	return parallel(ctx, o.Threads, len(tasks), func(ctx context.Context, n, i int) error {
 		t := tasks[i]
 		s := state[t.head]
@@ -323,7 +329,7 @@ func (b *block) run(ctx context.Context, o *Options, calibrations [2][]quantize.
 			if t.head < slots {
 				wait = nil
 			} else {
-				wait = state[t.head-slots].free
+				wait = free[t.head-slots]
 			}
 		}
 		if wait != nil {
@@ -342,14 +348,14 @@ func (b *block) run(ctx context.Context, o *Options, calibrations [2][]quantize.
 			close(s.ready)
 			return nil
 		}
-		if err := b.work(w, s, units[t.unit], calibrations, residual); err != nil {
+		if err := b.work(w, s, units[t.unit], calibrations); err != nil {
 			return err
 		}
 		if s.left.Add(-1) == 0 {
 			b.finish(s)
 			*ring[t.head%slots] = s.head
-			s.head = head{}
-			close(s.free)
+			state[t.head] = nil // what the units left has been used
+			close(free[t.head])
 			done(perRow * int64(len(b.queries)))
 		}
 		return nil
@@ -401,7 +407,7 @@ func (b *block) prepare(w *worker, s *slot) error {
 	b.outTotal[s.index] += s.outEnergy
 
 	s.keep, s.part = make([][]float64, len(b.plan.combos)), make([][]float64, len(b.plan.combos))
-	s.key, s.value = make([][]float64, len(b.plan.sides[keys])), make([][]float64, len(b.plan.sides[values]))
+	s.value = make([][]float64, len(b.plan.sides[values]))
 	return nil
 }
 
@@ -419,7 +425,7 @@ func pad(dst, src []float32, rows, dim, width int) {
 }
 
 // roundTrip stores the slot's head under a side and leaves decoded − exact in
-// dst, [tokens, dim], and their sums in the worker's squares, cross and columns.
+// dst, [tokens, dim], and their sums and maximum in the worker.
 // A value that the side cannot hold is an error unless the schemes are the
 // default ones: then it is returned as refused.
 func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, calibrations [2][]quantize.Calibration) (refused, err error) {
@@ -438,19 +444,20 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 	}
 	coder.Decode(dst, &w.encoded)
 	w.squares, w.cross = resize(w.squares, l.Tokens), resize(w.cross, l.Tokens)
-	w.columns = zeroed(w.columns, dim)
+	w.columns, w.maxAbs = zeroed(w.columns, dim), 0
 	for t := 0; t < l.Tokens; t += tileTokens {
 		n := min(tileTokens, l.Tokens-t)
 		e := dst[t*dim:][:n*dim]
 		kernels.Errors(e, e, exact[t*dim:][:n*dim], w.squares[t:][:n], w.cross[t:][:n], w.columns)
+		w.maxAbs = max(w.maxAbs, kernels.AbsMax(e))
 	}
 	return nil, nil
 }
 
-// record keeps the sums that roundTrip left as the errors of a side on a head.
-func (b *block) record(w *worker, e []float32, tensor, side, head int) {
+// record keeps what roundTrip left as the errors of a side on a head.
+func (b *block) record(w *worker, tensor, side, head int) {
 	stats := b.stats[tensor][head]
-	r := sideErrors{maxAbs: float64(kernels.AbsMax(e))}
+	r := sideErrors{maxAbs: float64(w.maxAbs)}
 	for t, squares := range w.squares {
 		r.squares += squares
 		exact := stats.energy[t]
@@ -469,11 +476,11 @@ func (b *block) record(w *worker, e []float32, tensor, side, head int) {
 }
 
 // valueErrors leaves the errors of a side of the values in dst, padded.
-func (b *block) valueErrors(w *worker, s *slot, dst *[]float32, side int, calibrations [2][]quantize.Calibration) (tight []float32, refused, err error) {
+func (b *block) valueErrors(w *worker, s *slot, dst *[]float32, side int, calibrations [2][]quantize.Calibration) (refused, err error) {
 	l := b.layer
 	width := padded(l.DimV)
 	*dst = resize(*dst, l.Tokens*width)
-	tight = *dst
+	tight := *dst
 	if width != l.DimV {
 		w.tight = resize(w.tight, l.Tokens*l.DimV)
 		tight = w.tight
@@ -482,35 +489,22 @@ func (b *block) valueErrors(w *worker, s *slot, dst *[]float32, side int, calibr
 	if refused == nil && err == nil && width != l.DimV {
 		pad(*dst, tight, l.Tokens, l.DimV, width)
 	}
-	return tight, refused, err
+	return refused, err
 }
 
 // work does one unit.
-func (b *block) work(w *worker, s *slot, u unit, calibrations [2][]quantize.Calibration, residual bool) error {
-	l := b.layer
+func (b *block) work(w *worker, s *slot, u unit, calibrations [2][]quantize.Calibration) error {
 	for len(w.v) <= len(u.pairs) {
 		w.v = append(w.v, nil)
 	}
 	if u.tensor == values {
-		tight, refused, err := b.valueErrors(w, s, &w.v[0], u.side, calibrations)
-		if err != nil {
-			return err
-		}
-		if refused != nil {
-			b.errors[values][u.side][s.index].refused = refused
-			return nil
-		}
-		if b.from == 0 {
-			b.record(w, tight, values, u.side, s.index)
-		}
-		s.value[u.side] = b.valueLoss(&s.head, w.v[0])
-		return nil
+		return b.workValues(w, s, u.side, calibrations)
 	}
+	l := b.layer
 	tokens := wholeTokens(l.Tokens)
 	w.e = resize(w.e, tokens*l.DimK)
 	clear(w.e[l.Tokens*l.DimK:])
-	e := w.e[:l.Tokens*l.DimK]
-	refused, err := b.roundTrip(w, s, e, keys, u.side, calibrations)
+	refused, err := b.roundTrip(w, s, w.e[:l.Tokens*l.DimK], keys, u.side, calibrations)
 	if err != nil {
 		return err
 	}
@@ -519,19 +513,25 @@ func (b *block) work(w *worker, s *slot, u unit, calibrations [2][]quantize.Cali
 		return nil
 	}
 	if b.from == 0 && !u.again {
-		b.record(w, e, keys, u.side, s.index)
+		b.record(w, keys, u.side, s.index)
 	}
+	lossless := w.maxAbs == 0
 	var errs [][]float32
 	var pairs []int
 	for _, combo := range u.pairs {
 		dst := &w.v[len(errs)]
-		_, refused, err := b.valueErrors(w, s, dst, b.plan.combos[combo].side[values], calibrations)
+		if !lossless {
+			refused, err = b.valueErrors(w, s, dst, b.plan.combos[combo].side[values], calibrations)
+		}
 		if err != nil {
 			return err
 		}
 		if refused == nil {
 			errs, pairs = append(errs, *dst), append(pairs, combo)
 		}
+	}
+	if lossless { // kl and Δ are 0, and a pair's Δ is that of its values
+		return nil
 	}
 	loss := b.loss(&w.pass, &s.head, w.e, errs)
 	for j, combo := range pairs {
@@ -540,7 +540,9 @@ func (b *block) work(w *worker, s *slot, u unit, calibrations [2][]quantize.Cali
 	if u.again {
 		return nil
 	}
-	s.key[u.side] = loss.delta
+	if n := b.plan.alone(keys, u.side); n >= 0 {
+		b.settle(n, s.index, loss.delta, nil, nil)
+	}
 	group := b.group()
 	for row := range len(b.queries) * group {
 		i, j := row/group, row%group
@@ -550,41 +552,66 @@ func (b *block) work(w *worker, s *slot, u unit, calibrations [2][]quantize.Cali
 	return nil
 }
 
-// finish works out Δ of every combo on a head whose units are done.
-func (b *block) finish(s *slot) {
-	width, group := padded(b.layer.DimV), b.group()
+// workValues does the unit of a side of the values.
+func (b *block) workValues(w *worker, s *slot, side int, calibrations [2][]quantize.Calibration) error {
+	refused, err := b.valueErrors(w, s, &w.v[0], side, calibrations)
+	if err != nil {
+		return err
+	}
+	if refused != nil {
+		b.errors[values][side][s.index].refused = refused
+		return nil
+	}
+	if b.from == 0 {
+		b.record(w, values, side, s.index)
+	}
+	delta := make([]float64, len(s.panels)*lanes*padded(b.layer.DimV))
+	if w.maxAbs > 0 {
+		b.valueLoss(delta, &s.head, w.v[0])
+	}
+	if n := b.plan.alone(values, side); n >= 0 {
+		b.settle(n, s.index, delta, nil, nil)
+	}
+	if b.plan.paired(side) {
+		s.value[side] = delta
+	}
+	return nil
+}
+
+// settle adds up ‖Δ‖² of a combo on a head: Δ is part + keep·delta of each row,
+// or delta alone without part.
+func (b *block) settle(n, head int, delta, part, keep []float64) {
+	width, group, dim := padded(b.layer.DimV), b.group(), b.layer.DimV
 	row := make([]float64, width)
+	var sum float64
+	for r := range len(b.queries) * group {
+		copy(row, delta[r*width:])
+		if part != nil {
+			for i, x := range part[r*width:][:width] {
+				row[i] = x + float64(keep[r]*row[i])
+			}
+		}
+		sum += sumSquares(row)
+		if b.delta != nil {
+			dst := b.delta[n][((head*group+r%group)*len(b.queries)+r/group)*dim:][:dim]
+			for i := range dst {
+				dst[i] = float32(row[i])
+			}
+		}
+	}
+	b.outError[n][head] += sum
+}
+
+// finish works out the pairs of a head whose units are done.
+func (b *block) finish(s *slot) {
 	for n, c := range b.plan.combos {
-		var delta, part, keep []float64
-		switch {
-		case c.side[values] < 0:
-			delta = s.key[c.side[keys]]
-		case c.side[keys] < 0:
-			delta = s.value[c.side[values]]
-		default:
-			delta, part, keep = s.value[c.side[values]], s.part[n], s.keep[n]
+		if c.side[keys] < 0 || c.side[values] < 0 || b.sizes[keys][c.side[keys]] == nil {
+			continue
 		}
-		if delta == nil || c.side[keys] >= 0 && c.side[values] >= 0 && part == nil {
-			continue // refused
+		delta := s.value[c.side[values]]
+		if delta != nil && b.errors[keys][c.side[keys]][s.index].refused == nil {
+			b.settle(n, s.index, delta, s.part[n], s.keep[n])
 		}
-		var sum float64
-		for r := range len(b.queries) * group {
-			copy(row, delta[r*width:])
-			if part != nil {
-				for i, x := range part[r*width:][:width] {
-					row[i] = x + float64(keep[r]*row[i])
-				}
-			}
-			sum += sumSquares(row)
-			if b.delta != nil {
-				head := s.index*group + r%group
-				dst := b.delta[n][(head*len(b.queries)+r/group)*b.layer.DimV:][:b.layer.DimV]
-				for i := range dst {
-					dst[i] = float32(row[i])
-				}
-			}
-		}
-		b.outError[n][s.index] += sum
 	}
 }
 

@@ -3,6 +3,7 @@ package eval
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"kvq/quantize"
 )
@@ -113,4 +114,15 @@ func (p *plan) sizes(l *Layer, warn func(format string, args ...any)) (sizes [2]
 		}
 	}
 	return sizes, nil
+}
+
+// alone returns the combo that a side makes with an exact other side, −1
+// without one.
+func (p *plan) alone(tensor, side int) int {
+	return slices.IndexFunc(p.combos, func(c combo) bool { return c.side[tensor] == side && c.side[1-tensor] < 0 })
+}
+
+// paired reports whether a side of the values is in a pair.
+func (p *plan) paired(side int) bool {
+	return slices.ContainsFunc(p.combos, func(c combo) bool { return c.side[values] == side && c.side[keys] >= 0 })
 }

@@ -129,9 +129,9 @@ const persistenceBytes = 32 << 20
 // persistence returns the mean over outlier columns of the share of tokens in
 // which the column's magnitude is among the k largest of its token, k being the
 // number of outlier columns: fewer than k others are larger. Columns are those
-// of heads side by side; read fills one head's values, which are centred where
-// means are given. NaN without outliers.
-func persistence(columns []int, heads, tokens, dim int, means [][]float64, read func(dst []float32, head int) error) (float64, error) {
+// of heads side by side; read fills the buffer with one head's values, which are
+// centred where means are given. NaN without outliers.
+func persistence(columns []int, heads, tokens, dim int, means [][]float64, buffer *[]float32, read func(dst []float32, head int) error) (float64, error) {
 	k := len(columns)
 	if k == 0 {
 		return math.NaN(), nil
@@ -139,7 +139,8 @@ func persistence(columns []int, heads, tokens, dim int, means [][]float64, read 
 	span := min(tokens, max(1, persistenceBytes/(k*8)))
 	largest := make([]float32, span*k) // of each token, ascending
 	own := make([]float32, span*k)     // magnitudes of the outlier columns
-	x := make([]float32, tokens*dim)
+	*buffer = resize(*buffer, tokens*dim)
+	x := *buffer
 	row := make([]float32, dim)
 	hits := 0
 	for from := 0; from < tokens; from += span {
@@ -192,7 +193,7 @@ const (
 )
 
 // outliers describes heads of one tensor side by side. read fills one of them.
-func outliers(heads []*headStats, ratio float64, read func(dst []float32, head int) error) (Outliers, error) {
+func outliers(heads []*headStats, ratio float64, buffer *[]float32, read func(dst []float32, head int) error) (Outliers, error) {
 	tokens, dim := heads[0].tokens, heads[0].dim
 	var absMax, spread, kurtosis []float64
 	var means [][]float64
@@ -218,7 +219,7 @@ func outliers(heads []*headStats, ratio float64, read func(dst []float32, head i
 		norm[t], centeredNorm[t] = math.Sqrt(norm[t]), math.Sqrt(centeredNorm[t])
 	}
 	columns, maxRatio := outlierColumns(absMax, ratio)
-	share, err := persistence(columns, len(heads), tokens, dim, nil, read)
+	share, err := persistence(columns, len(heads), tokens, dim, nil, buffer, read)
 	if err != nil {
 		return Outliers{}, err
 	}
@@ -240,7 +241,7 @@ func outliers(heads []*headStats, ratio float64, read func(dst []float32, head i
 	}
 	o.Diagnosis = "clean"
 	centeredColumns, _ := outlierColumns(spread, ratio)
-	centeredShare, err := persistence(centeredColumns, len(heads), tokens, dim, means, read)
+	centeredShare, err := persistence(centeredColumns, len(heads), tokens, dim, means, buffer, read)
 	if err != nil {
 		return Outliers{}, err
 	}

@@ -35,7 +35,7 @@ type keyPass struct {
 	large  []float64 // largest difference of a row
 	peak   []float64
 	shift  [][lanes]float32
-	cut    []float32 // [tile, width]: a pair's value errors
+	out    []float64 // lossHead.delta
 }
 
 // loss measures what keys with errors e lose for the rows of h. Each of errs
@@ -78,7 +78,8 @@ func (b *block) loss(w *keyPass, h *head, e []float32, errs [][]float32) *lossHe
 	for j := range errs {
 		loss.pairs[j] = make([]float64, rows*width)
 	}
-	loss.delta = make([]float64, rows*width)
+	w.out = resize(w.out, rows*width)
+	loss.delta = w.out
 	again := make([]bool, len(h.panels))
 	for i := range h.panels {
 		p := &h.panels[i]
@@ -288,15 +289,13 @@ func second(x float64) float64 {
 	return float64(x*x) * p
 }
 
-// valueLoss returns Δ = Σ p·(v̂ − v) of each row of h under exact keys.
-func (b *block) valueLoss(h *head, errs []float32) []float64 {
+// valueLoss adds Δ = Σ p·(v̂ − v) of each row of h under exact keys to delta.
+func (b *block) valueLoss(delta []float64, h *head, errs []float32) {
 	width := padded(b.layer.DimV)
 	size := lanes * width
-	delta := make([]float64, len(h.panels)*size)
 	b.tiles(h, func(i int, p *panel, t, n int) {
 		kernels.WeightedSum(delta[i*size:][:size], tile(p, p.p, t, n), errs[t*width:][:n*width], width)
 	})
-	return delta
 }
 
 // zeroed returns n zeros, in s where it is large enough.
