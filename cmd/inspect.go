@@ -1,9 +1,7 @@
 package cmd
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -57,10 +55,7 @@ func runInspect(o sourceOptions, out *output) error {
 		in.add(f, wanted)
 	}
 	for _, path := range o.dumps {
-		f, err := dumps.Open(path, o.read)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("%s: %w", path, unwrapPath(err))
-		}
+		f, err := openDump("", path, o.read)
 		if err != nil {
 			return err
 		}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -117,15 +115,8 @@ func openSource(o sourceOptions) (_ *source, err error) {
 		}
 		s.files = append(s.files, f)
 	}
-	paths, err := expand(o.dumps)
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range paths {
-		f, err := dumps.Open(path, o.read)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			return nil, fmt.Errorf("--dump %s: %w", path, unwrapPath(err))
-		}
+	for _, path := range o.dumps {
+		f, err := openDump("--dump ", path, o.read)
 		if err != nil {
 			return nil, err
 		}
@@ -170,41 +161,14 @@ func some(names []string) string {
 	return "layer " + strings.Join(names, ", ")
 }
 
-// expand resolves patterns, which shells on some systems leave alone. A
-// pattern's matches that are no dumps of their own are passed over.
-func expand(paths []string) ([]string, error) {
-	var all []string
-	for _, path := range paths {
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) || !strings.ContainsAny(path, "*?[") {
-			all = append(all, path)
-			continue
-		}
-		matches, err := filepath.Glob(path)
-		if err != nil {
-			return nil, usagef("--dump %s: %w", path, err)
-		}
-		n := len(all)
-		for _, m := range matches {
-			if isDump(m) {
-				all = append(all, m)
-			}
-		}
-		if len(all) == n {
-			return nil, fmt.Errorf("--dump %s: nothing matches", path)
-		}
+// openDump opens a file, a directory or a pattern. flag says, in a message,
+// where the name was given.
+func openDump(flag, path string, o dumps.Options) (*dumps.File, error) {
+	f, err := dumps.Open(path, o)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%s%s: %w", flag, path, unwrapPath(err))
 	}
-	return all, nil
-}
-
-// isDump reports whether a file's name is that of a dump, and not of queries
-// or facts that lie beside one.
-func isDump(path string) bool {
-	name := strings.ToLower(filepath.Base(path))
-	if strings.HasSuffix(name, ".q.npy") {
-		return false
-	}
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir() || slices.Contains([]string{".npy", ".npz", ".safetensors"}, filepath.Ext(name))
+	return f, err
 }
 
 // layerSet is what --layer asks for; empty means every layer.

@@ -2,8 +2,6 @@ package cmd
 
 import (
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 
@@ -34,23 +32,6 @@ func TestParseLayers(t *testing.T) {
 		if _, err := parseLayers([]string{bad}); exitCode(err) != exitUsage {
 			t.Errorf("--layer %q: %v, want a usage error", bad, err)
 		}
-	}
-}
-
-func TestExpand(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"layer1.npy", "layer1.q.npy", "layer1.kvq.json", "notes.txt", "layer2.npz"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := expand([]string{filepath.Join(dir, "layer*"), "as it is"})
-	want := []string{filepath.Join(dir, "layer1.npy"), filepath.Join(dir, "layer2.npz"), "as it is"}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%q, %v, want %q", got, err, want)
-	}
-	if _, err := expand([]string{filepath.Join(dir, "*.txt")}); err == nil {
-		t.Error("a pattern that matches no dump must fail")
 	}
 }
 
