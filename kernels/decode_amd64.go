@@ -82,10 +82,6 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		mustHold(n > 0 && n%laneWidth == 0 && len(e) >= heads*laneWidth && len(x) >= rows(heads, n) && len(w) >= n && len(r) >= heads)
 		laneDotAVX2(&e[0], &x[0], &w[0], &r[0], heads, n)
 	}
-	k.widenF16 = func(dst []float32, src []byte, n int) {
-		mustHold(n > 0 && n%laneWidth == 0 && len(dst) >= n && len(src) >= 2*n)
-		widenF16AVX2(&dst[0], &src[0], n)
-	}
 	k.merge = func(dst, src []float32, a, b float32) {
 		mustHold(len(src) > 0 && len(src)%laneWidth == 0 && len(dst) == len(src))
 		mergeAVX2(&dst[0], &src[0], a, b, len(src))
@@ -188,10 +184,6 @@ func avx512Decode(k decodeKernels) decodeKernels {
 	k.laneDot = func(e, x, w, r []float32, heads, n int) {
 		mustHold(n > 0 && n%laneWidth == 0 && len(e) >= heads*laneWidth && len(x) >= rows(heads, n) && len(w) >= n && len(r) >= heads)
 		laneDotAVX512(&e[0], &x[0], &w[0], &r[0], heads, n)
-	}
-	k.widenF16 = func(dst []float32, src []byte, n int) {
-		mustHold(n > 0 && n%laneWidth == 0 && len(dst) >= n && len(src) >= 2*n)
-		widenF16AVX512(&dst[0], &src[0], n)
 	}
 	k.merge = func(dst, src []float32, a, b float32) {
 		mustHold(len(src) > 0 && len(src)%laneWidth == 0 && len(dst) == len(src))

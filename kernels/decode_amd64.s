@@ -23176,23 +23176,6 @@ last:
 	VZEROUPPER
 	RET
 
-// func widenF16AVX512(dst *float32, src *byte, n int)
-// Requires: AVX, AVX512F
-TEXT ·widenF16AVX512(SB), NOSPLIT, $0-24
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ n+16(FP), DX
-
-next:
-	VCVTPH2PS (CX), Z0
-	VMOVUPS   Z0, (AX)
-	ADDQ      $0x20, CX
-	ADDQ      $0x40, AX
-	SUBQ      $0x10, DX
-	JNZ       next
-	VZEROUPPER
-	RET
-
 // func mergeAVX512(dst *float32, src *float32, a float32, b float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·mergeAVX512(SB), NOSPLIT, $0-32
@@ -24123,25 +24106,6 @@ last:
 	ADDQ         $0x04, BX
 	DECQ         SI
 	JNZ          head
-	VZEROUPPER
-	RET
-
-// func widenF16AVX2(dst *float32, src *byte, n int)
-// Requires: AVX, F16C
-TEXT ·widenF16AVX2(SB), NOSPLIT, $0-24
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ n+16(FP), DX
-
-next:
-	VCVTPH2PS (CX), Y0
-	VMOVUPS   Y0, (AX)
-	VCVTPH2PS 16(CX), Y0
-	VMOVUPS   Y0, 32(AX)
-	ADDQ      $0x20, CX
-	ADDQ      $0x40, AX
-	SUBQ      $0x10, DX
-	JNZ       next
 	VZEROUPPER
 	RET
 

@@ -37,9 +37,6 @@ type side struct {
 	n, every    int
 	offsetsAt   int
 	metaBytes   int
-	codesAt     int // within the page
-	metaAt      int // within the page
-	codesFirst  int // within the first page of a run
 	whole       bool
 	offsetBytes int // bytes of one stored offset: 0, 1, 2 or 4
 }
@@ -81,7 +78,12 @@ func NewCache(shape CacheShape, k, v Format) (*Cache, error) {
 			return nil, err
 		}
 	}
-	c := &Cache{shape: shape, k: newSide(k, true, shape.DimK), v: newSide(v, false, shape.DimV)}
+	// Rows on one side mean rows on both: unpacking then has one form to read.
+	storeK, storeV := k.tiled(true), v.tiled(false)
+	if storeK == storeRows || storeV == storeRows {
+		storeK, storeV = storeRows, storeRows
+	}
+	c := &Cache{shape: shape, k: newSide(k, storeK, true, shape.DimK), v: newSide(v, storeV, false, shape.DimV)}
 	c.arrangePages()
 	pages := shape.Tokens / pageTokens
 	perHead := (pages/c.period)*c.periodSize + c.pageAt[pages%c.period]
@@ -120,9 +122,8 @@ func (c *Cache) tailLayouts() (k, v layout) {
 	return newLayout(f, storeF32, true, c.shape.DimK), newLayout(f, storeF32, false, c.shape.DimV)
 }
 
-func newSide(f Format, key bool, dim int) side {
+func newSide(f Format, store storage, key bool, dim int) side {
 	s := side{format: f, dim: dim, key: key, every: 1}
-	store := f.tiled(key)
 	s.layout = newLayout(f, store, key, dim)
 	if store == storeRows {
 		s.rowLen = (dim*f.elementBits() + 7) / 8
@@ -239,7 +240,7 @@ func (c *Cache) Bytes() int64 {
 // Fused says whether both sides are read by a fused kernel; otherwise pages are
 // unpacked by portable code first.
 func (c *Cache) Fused() bool {
-	return c.k.layout.store != storeRows && c.v.layout.store != storeRows
+	return c.k.layout.store != storeRows
 }
 
 // Fill stores the first `tokens` tokens of one KV head, replacing what it held.
@@ -356,27 +357,15 @@ func (s *side) decodeRow(dst []float32, token int, e Encoded) {
 func (f Format) value(field uint8, scale, offset float32) float32 {
 	switch {
 	case f.Codec == CodecE4M3:
-		return scale * widenE4M3(field)
+		return scale * fromE4M3(field)
 	case f.Codec == CodecE5M2:
-		return scale * widenHalf(uint16(field)<<8)
+		return scale * fromF16(uint16(field)<<8)
 	case f.Zero == ZeroAsym:
 		return float32(scale*float32(field)) + offset
 	case f.Zero == ZeroPoint:
 		return scale * (float32(field) - offset)
 	}
 	return scale * float32(int32(field)-f.centre())
-}
-
-// widenE4M3 converts one OCP FP8 E4M3 value, exactly.
-func widenE4M3(b uint8) float32 {
-	sign, exponent, fraction := uint32(b>>7)<<31, uint32(b>>3&15), uint32(b&7)
-	switch {
-	case exponent == 0:
-		return math.Float32frombits(math.Float32bits(float32(fraction)/512) | sign)
-	case exponent == 15 && fraction == 7:
-		return float32(math.NaN())
-	}
-	return math.Float32frombits(sign | (exponent+120)<<23 | fraction<<20)
 }
 
 // store writes page i: its metadata, where it has its own, and its codes.
@@ -395,7 +384,7 @@ func (s *side) store(meta, codes []byte, i, tokens int, e Encoded) {
 	case storeF16:
 		s.layout.each(s.key, s.dim, func(at, token, channel int) {
 			v := e.Values[(first+token)*s.dim+channel]
-			binary.LittleEndian.PutUint16(codes[at:], halfBits(v))
+			binary.LittleEndian.PutUint16(codes[at:], f16(v))
 		})
 	case storeInt8:
 		s.layout.each(s.key, s.dim, func(at, token, channel int) {
@@ -449,38 +438,14 @@ func (s *side) storeRow(row []byte, token int, e Encoded) {
 	at := token * s.dim
 	switch s.format.Codec {
 	case CodecF32:
-		for c, v := range e.Values[at : at+s.dim] {
-			binary.LittleEndian.PutUint32(row[4*c:], math.Float32bits(v))
-		}
-	case CodecBF16, CodecF16:
-		for c, v := range e.Values[at : at+s.dim] {
-			bits := uint16(math.Float32bits(v) >> 16)
-			if s.format.Codec == CodecF16 {
-				bits = halfBits(v)
-			}
-			binary.LittleEndian.PutUint16(row[2*c:], bits)
-		}
+		ToF32(row, e.Values[at:at+s.dim])
+	case CodecF16:
+		ToF16(row, e.Values[at:at+s.dim])
+	case CodecBF16:
+		ToBF16(row, e.Values[at:at+s.dim])
 	default:
-		bits := s.format.elementBits()
-		for c, field := range e.Fields[at : at+s.dim] {
-			wide := uint(field) << (c * bits % 8)
-			row[c*bits/8] |= byte(wide)
-			if wide>>8 != 0 {
-				row[c*bits/8+1] |= byte(wide >> 8)
-			}
-		}
+		Pack(row, e.Fields[at:at+s.dim], s.format.elementBits())
 	}
-}
-
-// field reads one code of a packed row back.
-func (s *side) field(row []byte, channel int) uint8 {
-	bits := s.format.elementBits()
-	at := channel * bits
-	wide := uint(row[at/8])
-	if at%8+bits > 8 {
-		wide |= uint(row[at/8+1]) << 8
-	}
-	return uint8(wide >> (at % 8) & (1<<bits - 1))
 }
 
 // storeMeta writes the scales and offsets of page i.
@@ -515,7 +480,7 @@ func (s *side) storeMeta(meta []byte, i, tokens int, e Encoded) {
 
 func (s *side) putScale(meta []byte, slot int, scale float32) {
 	if s.metaSize() == 2 {
-		binary.LittleEndian.PutUint16(meta[2*slot:], halfBits(scale))
+		binary.LittleEndian.PutUint16(meta[2*slot:], f16(scale))
 	} else {
 		binary.LittleEndian.PutUint32(meta[4*slot:], math.Float32bits(scale))
 	}
@@ -527,26 +492,10 @@ func (s *side) putOffset(meta []byte, slot int, offset float32) {
 	case 1:
 		at[slot] = uint8(offset)
 	case 2:
-		binary.LittleEndian.PutUint16(at[2*slot:], halfBits(offset))
+		binary.LittleEndian.PutUint16(at[2*slot:], f16(offset))
 	case 4:
 		binary.LittleEndian.PutUint32(at[4*slot:], math.Float32bits(offset))
 	}
-}
-
-// halfBits rounds v to float16, ties to even; metadata and values arrive
-// representable, so this only narrows.
-func halfBits(v float32) uint16 {
-	b := math.Float32bits(v)
-	sign := uint16(b >> 16 & 0x8000)
-	b &= 0x7fffffff
-	switch {
-	case b >= 0x7f800000:
-		return sign | 0x7c00
-	case b < 113<<23: // denormal in float16: in units of 2^−24
-		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(b))*(1<<24)))
-	}
-	b += 0xfff + b>>13&1
-	return sign | uint16(min((b-112<<23)>>13, 0x7c00))
 }
 
 // storeTail puts one float32 row into a tail's tiles.
@@ -582,7 +531,7 @@ func putRow(tiles []byte, l *layout, key bool, token int, row []float32) {
 // metaValue reads one scale and its offset as they were stored.
 func (s *side) metaValue(meta []byte, slot int) (scale, offset float32) {
 	if s.metaSize() == 2 {
-		scale = widenHalf(binary.LittleEndian.Uint16(meta[2*slot:]))
+		scale = fromF16(binary.LittleEndian.Uint16(meta[2*slot:]))
 	} else {
 		scale = math.Float32frombits(binary.LittleEndian.Uint32(meta[4*slot:]))
 	}
@@ -591,104 +540,83 @@ func (s *side) metaValue(meta []byte, slot int) (scale, offset float32) {
 	case 1:
 		offset = float32(at[slot])
 	case 2:
-		offset = widenHalf(binary.LittleEndian.Uint16(at[2*slot:]))
+		offset = fromF16(binary.LittleEndian.Uint16(at[2*slot:]))
 	case 4:
 		offset = math.Float32frombits(binary.LittleEndian.Uint32(at[4*slot:]))
 	}
 	return scale, offset
 }
 
-// unpackRow decodes token t of page p, whatever its storage.
-func (s *side) unpackRow(row []float32, codes []byte, scale, offset, wholeScale, wholeOffset []float32, p, t int) {
+// unpackRow decodes token t of page p of a side that is stored in rows. scale and
+// offset are the page's own, or those of the whole head; fields, sc, bias and off
+// are scratch of dim elements.
+func (s *side) unpackRow(row []float32, codes []byte, scale, offset []float32, p, t int, x *rowScratch) {
 	f := s.format
-	packed := codes[min(t*s.rowLen, len(codes)):]
-	for c := range row {
-		switch f.Codec {
-		case CodecF32:
-			row[c] = math.Float32frombits(binary.LittleEndian.Uint32(packed[4*c:]))
-			continue
-		case CodecBF16:
-			row[c] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(packed[2*c:])) << 16)
-			continue
-		case CodecF16:
-			row[c] = s.tiledHalf(codes, t, c)
-			continue
-		}
-		field := s.anyField(codes, t, c)
-		var sc, off float32
-		if s.whole {
-			u := 0
-			if f.Share == ShareChannel {
-				u = c
-			}
-			sc, off = wholeScale[u], wholeOffset[u]
-		} else {
-			slot := s.slot(p, t, c)
-			sc, off = scale[slot], offset[slot]
-		}
-		row[c] = f.value(field, sc, off)
+	packed := codes[t*s.rowLen:][:s.rowLen]
+	switch f.Codec {
+	case CodecF32:
+		FromF32(row, packed)
+		return
+	case CodecF16:
+		FromF16(row, packed)
+		return
+	case CodecBF16:
+		FromBF16(row, packed)
+		return
 	}
+	sc, off := x.scale[:s.dim], x.offset[:s.dim]
+	switch {
+	case f.Share == ShareToken:
+		group := f.Group
+		if group == 0 {
+			group = s.dim
+		}
+		for g := 0; g*group < s.dim; g++ {
+			fill(sc[g*group:min((g+1)*group, s.dim)], scale[g*pageTokens+t])
+			fill(off[g*group:min((g+1)*group, s.dim)], offset[g*pageTokens+t])
+		}
+	case f.Share == ShareChannel:
+		at := 0
+		if f.Group > 0 {
+			first := p * pageTokens
+			at = ((first+t)/f.Group - first/f.Group) * roundUp(s.dim, laneWidth)
+		}
+		copy(sc, scale[at:])
+		copy(off, offset[at:])
+	default:
+		fill(sc, scale[0])
+		fill(off, offset[0])
+	}
+	switch f.Codec {
+	case CodecE4M3:
+		FromE4M3(row, packed)
+		MultiplyColumns(row, row, sc)
+		return
+	case CodecE5M2:
+		FromE5M2(row, packed)
+		MultiplyColumns(row, row, sc)
+		return
+	}
+	fields := x.fields[:s.dim]
+	Unpack(fields, packed, f.Bits)
+	a := Affine{Scale: sc, Bias: off, Offset: x.zero[:s.dim]}
+	switch f.Zero {
+	case ZeroAsym:
+		a.Bias, a.Offset = a.Offset, a.Bias
+	case ZeroSym:
+		fill(off, float32(f.centre()))
+	}
+	DecodeColumns(row, fields, a)
 }
 
-// slot returns where in page p's metadata the scale of (token t, channel c) stands.
-func (s *side) slot(p, t, c int) int {
-	f := s.format
-	if f.Share == ShareToken {
-		if f.Group == 0 {
-			return t
-		}
-		return c/f.Group*pageTokens + t
-	}
-	if s.every > 1 {
-		return c
-	}
-	first := p * pageTokens
-	return ((first+t)/f.Group-first/f.Group)*roundUp(s.dim, laneWidth) + c
+// rowScratch is what unpackRow works in, maxDim elements each; zero stays zero.
+type rowScratch struct {
+	scale, offset, zero []float32
+	fields              []uint8
 }
 
-// place returns where a tiled page keeps (token t, channel c), as layout.each counts.
-func (s *side) place(t, c int) (at int, high bool) {
-	l := &s.layout
-	lane, i := t, c
-	if !s.key {
-		lane, i = c, t
+func fill(x []float32, v float32) {
+	for i := range x {
+		x[i] = v
 	}
-	for k := range l.segments {
-		g := &l.segments[k]
-		step := l.store.step()
-		if lane < g.lane || lane >= g.lane+g.blocks*g.lanes || i < g.first || i >= g.first+g.steps*step {
-			continue
-		}
-		b, in := (lane-g.lane)/g.lanes, (lane-g.lane)%g.lanes
-		n, j := (i-g.first)/step, (i-g.first)%step
-		at = g.codes + (b*g.steps+n)*l.store.stepBytes(g.lanes)
-		switch l.store {
-		case storeF16:
-			return at + 2*in, false
-		default:
-			return at + 4*in + j%4, j >= 4
-		}
-	}
-	return 0, false
-}
-
-func (s *side) tiledHalf(codes []byte, t, c int) float32 {
-	at, _ := s.place(t, c)
-	return widenHalf(binary.LittleEndian.Uint16(codes[at:]))
-}
-
-// anyField reads one code from rows or tiles.
-func (s *side) anyField(codes []byte, t, c int) uint8 {
-	switch s.layout.store {
-	case storeRows:
-		return s.field(codes[t*s.rowLen:][:s.rowLen], c)
-	case storeInt4:
-		at, high := s.place(t, c)
-		if high {
-			return codes[at] >> 4
-		}
-		return codes[at] & 15
-	}
-	at, _ := s.place(t, c)
-	return codes[at]
 }

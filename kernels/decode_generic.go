@@ -10,7 +10,7 @@ var genericDecode = decodeKernels{
 	name:             "generic",
 	int8:             genericTiles(dot8),
 	int4:             genericTiles(dot4),
-	f16:              genericFloatTiles(2, func(b []byte) float32 { return widenHalf(binary.LittleEndian.Uint16(b)) }),
+	f16:              genericFloatTiles(2, func(b []byte) float32 { return fromF16(binary.LittleEndian.Uint16(b)) }),
 	f32:              genericFloatTiles(4, func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }),
 	fold:             foldGeneric,
 	foldWeighted:     foldWeightedGeneric,
@@ -19,7 +19,6 @@ var genericDecode = decodeKernels{
 	softmaxFold:      softmaxFoldGeneric,
 	accumulateScaled: accumulateScaledGeneric,
 	laneDot:          laneDotGeneric,
-	widenF16:         widenF16Generic,
 	merge:            mergeGeneric,
 	multiply:         multiplyGeneric,
 	divide:           divideGeneric,
@@ -271,25 +270,6 @@ func laneDotGeneric(e, x, w, r []float32, heads, n int) {
 			}
 			e[h*laneWidth+lane] = float32(e[h*laneWidth+lane]*r[h]) + sum
 		}
-	}
-}
-
-// widenHalf converts one float16, exactly.
-func widenHalf(h uint16) float32 {
-	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&31), uint32(h&1023)
-	switch exponent {
-	case 0:
-		v := float32(fraction) * (1.0 / (1 << 24))
-		return math.Float32frombits(math.Float32bits(v) | sign)
-	case 31:
-		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
-	}
-	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
-}
-
-func widenF16Generic(dst []float32, src []byte, n int) {
-	for i := range dst[:n] {
-		dst[i] = widenHalf(binary.LittleEndian.Uint16(src[2*i:]))
 	}
 }
 

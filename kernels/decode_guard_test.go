@@ -136,7 +136,7 @@ func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps 
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), 4*len(values))
 	half := bytes(2 * len(values))
 	for i, v := range values {
-		h := halfBits(v)
+		h := f16(v)
 		half[2*i], half[2*i+1] = byte(h), byte(h>>8)
 	}
 	r := random(floats(heads))

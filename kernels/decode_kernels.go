@@ -54,9 +54,6 @@ type decodeKernels struct {
 	// started at its first product, i ascending. n is a multiple of 16.
 	laneDot func(e, x, w, r []float32, heads, n int)
 
-	// widenF16 converts float16 to float32; n is a multiple of 16.
-	widenF16 func(dst []float32, src []byte, n int)
-
 	// merge is dst = dst·a + src·b; the length is a multiple of 16.
 	merge func(dst, src []float32, a, b float32)
 

@@ -249,14 +249,16 @@ func (m *Meter) alternate(ctx context.Context, f *Figure, budget time.Duration, 
 	if err := step(1); err != nil {
 		return err
 	}
+	once := time.Since(start)
 	n := 1
-	if once := time.Since(start); once < sampleTime {
+	if once < sampleTime {
 		n = int(sampleTime/max(once, time.Microsecond)) + 1
 		if err := step(n); err != nil {
 			return err
 		}
 	}
 	read(1)
+	// A step slower than the whole budget gets two samples, all others more.
 	var times, speeds, allTimes, allSpeeds []float64
 	for start := time.Now(); len(allTimes) < 2 || time.Since(start) < budget; {
 		if err := ctx.Err(); err != nil {

@@ -214,6 +214,7 @@ type decodeWorker struct {
 	lanes                            []float32 // [head][lane]
 	tileK, tileV                     []byte    // a page unpacked
 	row                              []float32
+	scratch                          rowScratch
 }
 
 func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
@@ -253,6 +254,7 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 	w.lanes = alignedFloats(headBlock * laneWidth)
 	if w.rows {
 		w.tileK, w.tileV = alignedBytes(w.tk.codeBytes), alignedBytes(w.tv.codeBytes)
+		w.scratch = rowScratch{alignedFloats(maxDim), alignedFloats(maxDim), alignedFloats(maxDim), make([]uint8, maxDim)}
 	}
 	w.row = alignedFloats(max(maxDim, roundUp(c.shape.DimK, laneWidth)))
 	w.vCentre = alignedInts(pageTokens)
@@ -511,7 +513,7 @@ func centredOffset(scale, offset float32, f Format) float32 {
 // ZeroPoint, and for ZeroPoint the biases as integers.
 func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, weight []int32) {
 	if s.metaSize() == 2 {
-		w.kern.widenF16(scale, meta, s.n)
+		FromF16(scale[:s.n], meta[:2*s.n])
 	} else {
 		copy(scale[:s.n], floatsOf(meta[:4*s.n]))
 	}
@@ -526,7 +528,7 @@ func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, w
 		}
 		return
 	case 2:
-		w.kern.widenF16(offset, at, s.n)
+		FromF16(offset[:s.n], at[:2*s.n])
 	default:
 		copy(offset[:s.n], floatsOf(at[:4*s.n]))
 	}
@@ -821,25 +823,20 @@ func (w *decodeWorker) mergeHead(h int) {
 // unpack decodes page p of a head into the worker's float32 tiles.
 func (c *Cache) unpack(w *decodeWorker, h *head, p int) {
 	kMeta, vMeta, kCodes, vCodes := c.page(h, p)
-	if len(kMeta) == 0 && c.k.n > 0 {
-		kMeta, _, _, _ = c.page(h, p-p%c.k.every)
-	}
-	if len(vMeta) == 0 && c.v.n > 0 {
-		_, vMeta, _, _ = c.page(h, p-p%c.v.every)
-	}
 	w.unpackSide(&c.k, &w.tk, w.tileK, kMeta, kCodes, h.kScale, h.kOffset, w.kScale, w.kOffset, p)
 	w.unpackSide(&c.v, &w.tv, w.tileV, vMeta, vCodes, h.vScale, h.vOffset, w.vScale, w.vOffset, p)
 }
 
 func (w *decodeWorker) unpackSide(s *side, tiles *layout, dst, meta, codes []byte, wholeScale, wholeOffset, scale, offset []float32, p int) {
-	if s.n > 0 {
-		for i := range s.n {
-			scale[i], offset[i] = s.metaValue(meta, i)
-		}
+	if s.whole {
+		scale, offset = wholeScale, wholeOffset
 	}
+	for i := range s.n {
+		scale[i], offset[i] = s.metaValue(meta, i)
+	}
+	row := w.row[:s.dim]
 	for t := range pageTokens {
-		row := w.row[:s.dim]
-		s.unpackRow(row, codes, scale, offset, wholeScale, wholeOffset, p, t)
+		s.unpackRow(row, codes, scale, offset, p, t, &w.scratch)
 		putRow(dst, tiles, s.key, t, row)
 	}
 }

@@ -884,11 +884,6 @@ func accumulateOffsetx2AVX512(o *float32, sums *int32, r *float32, unit *float32
 //go:noescape
 func laneDotAVX512(e *float32, x *float32, weight *float32, r *float32, heads int, n int)
 
-// widenF16AVX512 is widenF16; n is a multiple of 16, 16 at least.
-//
-//go:noescape
-func widenF16AVX512(dst *float32, src *byte, n int)
-
 // mergeAVX512 is merge; n is a multiple of 16, 16 at least.
 //
 //go:noescape
@@ -963,11 +958,6 @@ func accumulateOffsetx2AVX2(o *float32, sums *int32, r *float32, unit *float32, 
 //
 //go:noescape
 func laneDotAVX2(e *float32, x *float32, weight *float32, r *float32, heads int, n int)
-
-// widenF16AVX2 is widenF16; n is a multiple of 16, 16 at least.
-//
-//go:noescape
-func widenF16AVX2(dst *float32, src *byte, n int)
 
 // mergeAVX2 is merge; n is a multiple of 16, 16 at least.
 //

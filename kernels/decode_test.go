@@ -19,7 +19,7 @@ func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded,
 			v := float32(r.NormFloat64() * size)
 			switch f.Codec {
 			case CodecF16:
-				v = widenHalf(halfBits(v))
+				v = fromF16(f16(v))
 			case CodecBF16:
 				v = math.Float32frombits(math.Float32bits(v) &^ 0xffff)
 			}
@@ -34,13 +34,13 @@ func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded,
 		q = 100
 	}
 	for i := range e.Scales {
-		e.Scales[i] = widenHalf(halfBits(float32(size * 2.5 / q * math.Exp(r.NormFloat64()*0.5))))
+		e.Scales[i] = fromF16(f16(float32(size * 2.5 / q * math.Exp(r.NormFloat64()*0.5))))
 		if f.Codec != CodecInt {
 			continue
 		}
 		switch f.Zero {
 		case ZeroAsym:
-			e.Offsets = append(e.Offsets, widenHalf(halfBits(float32(-2.5*size*(1+0.3*r.NormFloat64())))))
+			e.Offsets = append(e.Offsets, fromF16(f16(float32(-2.5*size*(1+0.3*r.NormFloat64())))))
 		case ZeroPoint:
 			e.Offsets = append(e.Offsets, float32(r.IntN(1<<f.Bits)))
 		}

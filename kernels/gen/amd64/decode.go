@@ -154,7 +154,6 @@ func decode() {
 		scoreToken(w)
 		accumulateScaled(w)
 		laneDot(w)
-		widenF16(w)
 		merge(w)
 		rowBy(w, "multiply", "src·a", VMULPS)
 		rowBy(w, "divide", "src/a", VDIVPS)
@@ -1418,27 +1417,6 @@ func laneDot(w tier) {
 		ADDQ(Imm(64), e)
 		ADDQ(Imm(4), r)
 	})
-	VZEROUPPER()
-	RET()
-}
-
-func widenF16(w tier) {
-	TEXT("widenF16"+w.suffix, NOSPLIT, "func(dst *float32, src *byte, n int)")
-	Doc("widenF16" + w.suffix + " is widenF16; n is a multiple of 16, 16 at least.")
-	Pragma("noescape")
-	dst := Load(Param("dst"), GP64())
-	src := Load(Param("src"), GP64())
-	n := Load(Param("n"), GP64())
-	Label("next")
-	for at := 0; at < 64; at += w.bytes() {
-		v := w.reg()
-		VCVTPH2PS(Mem{Base: src, Disp: at / 2}, v)
-		VMOVUPS(v, Mem{Base: dst, Disp: at})
-	}
-	ADDQ(Imm(32), src)
-	ADDQ(Imm(64), dst)
-	SUBQ(Imm(16), n)
-	JNZ(LabelRef("next"))
 	VZEROUPPER()
 	RET()
 }
