@@ -186,24 +186,25 @@ func (p vllmPlan) entry(i int) int {
 	return -1
 }
 
-// blockBytes is the width of a block on a stage (docs/planning-vllm.md §5).
+// blockBytes is the width of a block on a stage: the widest group's layers, each
+// with its own stride, or in a block-outermost layout side by side and the
+// whole a multiple of every layer's alignment (docs/planning-vllm.md §5). A
+// padded group is as wide as a full one, so padding needs no term of its own.
 func (p vllmPlan) blockBytes(c *calc, stage [][2]int64) int64 {
 	width, unit := int64(0), int64(1)
 	for _, g := range p.groups {
 		n := int64(0)
 		for _, s := range g.specs {
-			n = c.add(n, c.mul(p.layers[s].page(c), g.share(stage[s][0], stage[s][1])))
+			l := p.layers[s]
+			bytes := l.stride(c)
+			if p.request.blockOutermost {
+				bytes, unit = l.page(c), c.lcm(unit, max(l.Align, 1))
+			}
+			n = c.add(n, c.mul(bytes, g.share(stage[s][0], stage[s][1])))
 		}
 		width = max(width, n)
 	}
-	// Where pages are unified and layers do not fill their last group, the
-	// widest group still is a full one: padding needs no term of its own.
-	if p.packed {
-		for _, l := range p.layers {
-			unit = c.lcm(unit, max(l.Align, 1))
-		}
-	}
-	return c.roundUp(max(width, 1), unit)
+	return c.roundUp(max(width, 1), max(unit, 1))
 }
 
 // smallestBlock is the smallest block of the groups that hold tokens.

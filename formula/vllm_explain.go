@@ -72,9 +72,6 @@ func (l vllmLayers) pageFormula() string {
 	if l.Padded > 0 {
 		s += ", padded,"
 	}
-	if l.Align > 1 {
-		s += fmt.Sprintf(", a multiple of %d,", l.Align)
-	}
 	return s
 }
 

@@ -18,8 +18,6 @@ type vllmGroups struct {
 	groups []vllmGroup
 	// padding is how many layers were added so that all groups are as large.
 	padding int64
-	// packed: groups lie side by side in blocks as wide as the widest of them.
-	packed bool
 	// merged: the group's page is the sum over its layers, whose specs differ
 	// in no more than their page.
 	merged bool
@@ -67,7 +65,7 @@ func planVLLMGroups(c *calc, layers []vllmLayers, rules vllmRules, hybrid, block
 	if sameWindow(layers) {
 		return whole, nil
 	}
-	if oneFamily(layers) {
+	if oneFamily(c, layers) {
 		whole.merged = true
 		return whole, nil
 	}
@@ -76,7 +74,7 @@ func planVLLMGroups(c *calc, layers []vllmLayers, rules vllmRules, hybrid, block
 		pages[l.page(c)] = true
 	}
 	if rules.nullBlock && blockOutermost && len(pages) > 1 {
-		return packVLLM(c, layers), nil
+		return packVLLM(c, layers)
 	}
 	unified, err := unifyVLLM(c, layers, rules)
 	if err != nil {
@@ -124,43 +122,45 @@ func sameWindow(layers []vllmLayers) bool {
 	return true
 }
 
-// oneFamily reports whether all layers need the same blocks (§5.2 of docs/planning-vllm.md): full
-// attention of any form, windows of one length, chunks of one length, each
-// with one block size.
-func oneFamily(layers []vllmLayers) bool {
-	first := layers[0]
+// oneFamily reports whether all layers need the same blocks (§5.2 of
+// docs/planning-vllm.md): full attention of any form, windows of one length,
+// chunks of one length, states of one page, each with one block size.
+func oneFamily(c *calc, layers []vllmLayers) bool {
 	for _, l := range layers[1:] {
-		if !sameFamily(first, l) {
+		if !sameFamily(c, layers[0], l) {
 			return false
 		}
 	}
 	return true
 }
 
-func sameFamily(a, b vllmLayers) bool {
+// sameFamily reports whether b can join a family that begins with a.
+func sameFamily(c *calc, a, b vllmLayers) bool {
 	if a.Block != b.Block {
 		return false
 	}
 	switch {
 	case a.Kind.keepsAll():
 		return b.Kind.keepsAll()
-	case a.Kind.slides():
+	case a.Kind == vllmSliding:
 		return b.Kind.slides() && a.Window == b.Window
-	case a.Kind == vllmChunked:
-		return b.Kind == vllmChunked && a.Window == b.Window
+	case a.Kind == vllmState:
+		return b.Kind == vllmState && a.Speculative == b.Speculative && a.Checkpoint == b.Checkpoint && a.page(c) == b.page(c)
+	case a.Kind == vllmCross:
+		return b.Kind == vllmCross
 	}
-	return a.alike(b)
+	return b.Kind == a.Kind && a.Window == b.Window
 }
 
 // promoteVLLM turns windowed layers into full ones, for block allocation only
 // (§5.7): nothing happens where all layers need the same blocks anyway, and
 // windows stay windows where no layer is full.
 func promoteVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, error) {
-	if len(layers) == 1 || oneFamily(layers) {
+	if len(layers) == 1 || oneFamily(c, layers) {
 		return layers, nil
 	}
 	out := slices.Clone(layers)
-	full, block, windows := false, int64(0), map[int64]bool{}
+	full, block, windows, chunks := false, int64(0), map[int64]bool{}, map[int64]bool{}
 	for _, l := range layers {
 		switch {
 		case l.Kind.keepsAll():
@@ -172,6 +172,8 @@ func promoteVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, error) {
 			full = true
 		case l.Kind == vllmSliding:
 			windows[l.Window] = true
+		case l.Kind == vllmChunked:
+			chunks[l.Window] = true
 		case l.Kind == vllmSlidingMLA:
 			return nil, &vllmBug{"TypeError", "vLLM 0.33.0 stops with a TypeError on windowed latents without the hybrid KV cache manager"}
 		}
@@ -192,11 +194,11 @@ func promoteVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, error) {
 		}
 		// Comparing the specs takes all windows to be one before it takes
 		// the rest to be equal, and stops where they are not.
-		if len(windows) > 1 && onlyHeads(layers) {
+		if (len(windows) > 1 || len(chunks) > 1) && onlyHeads(layers) {
 			return nil, &vllmBug{"ValueError", "vLLM 0.33.0 stops on windows of different lengths beside full layers without the hybrid KV cache manager: it wants one window size"}
 		}
 	}
-	if !oneFamily(out) {
+	if !oneFamily(c, out) {
 		return nil, errVLLMHybridOff
 	}
 	return out, nil
@@ -313,12 +315,12 @@ func (b vllmBucket) widest(c *calc, n int64) int64 {
 }
 
 // packVLLM lays groups of differing pages side by side in blocks (§5.3).
-func packVLLM(c *calc, layers []vllmLayers) vllmGroups {
+func packVLLM(c *calc, layers []vllmLayers) (vllmGroups, error) {
 	var buckets []vllmBucket
 next:
 	for i, l := range layers {
 		for j := range buckets {
-			if sameFamily(layers[buckets[j].specs[0]], l) {
+			if sameFamily(c, layers[buckets[j].specs[0]], l) {
 				buckets[j].specs = append(buckets[j].specs, i)
 				continue next
 			}
@@ -371,17 +373,20 @@ next:
 		}
 		width = max(width, b.widest(c, n))
 	}
-	plan := vllmGroups{layers: layers, packed: true, merged: true}
+	plan := vllmGroups{layers: layers, merged: true}
 	for _, b := range buckets {
 		n := split(b)
 		if page := layers[b.specs[0]].page(c); shrinks(b) && page > 0 {
 			n = max(n, ceilDiv(b.count(), max(width/page, 1)))
 		}
+		if n > 1 && !b.balanced {
+			return vllmGroups{}, &vllmBug{"AssertionError", "vLLM 0.33.0 stops with an AssertionError: splitting windows of unequal pages leaves layers out"}
+		}
 		for j := range n {
 			plan.groups = append(plan.groups, vllmGroup{specs: b.specs, index: j, of: n})
 		}
 	}
-	return plan
+	return plan, nil
 }
 
 // leastPadding is the d of at least floor for which rounding every count up to

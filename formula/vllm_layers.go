@@ -47,7 +47,8 @@ type vllmLayers struct {
 
 	Block  int64 // tokens a page holds
 	Padded int64 // bytes that the page is padded to; 0: it is not
-	Align  int64 // the page is a multiple of so many bytes; 0 is 1
+	// Align is what the distance of two blocks is a multiple of, in bytes; 0 is 1.
+	Align int64
 }
 
 // held is what a page holds without padding (docs/planning-vllm.md §2).
@@ -63,8 +64,12 @@ func (l vllmLayers) page(c *calc) int64 {
 	if l.Padded > 0 {
 		return l.Padded
 	}
-	return c.roundUp(l.held(c), max(l.Align, 1))
+	return l.held(c)
 }
+
+// stride is the distance of two pages of a layer, where each layer has its own
+// region.
+func (l vllmLayers) stride(c *calc) int64 { return c.roundUp(l.page(c), max(l.Align, 1)) }
 
 // alike reports whether both have one spec, however many layers have it.
 func (l vllmLayers) alike(other vllmLayers) bool {
@@ -234,7 +239,7 @@ type vllmBlockRule struct {
 // set gives every layer its block and pads the states and the windowed layers
 // that were left unquantized to the page of the others.
 func (r vllmBlockRule) set(c *calc, layers []vllmLayers) (block int64) {
-	block = max(r.Kernel, r.Asked)
+	block = r.Kernel
 	if r.Asked > 0 {
 		block = r.Asked
 	}
@@ -248,6 +253,10 @@ func (r vllmBlockRule) set(c *calc, layers []vllmLayers) (block int64) {
 			token, latent = l.TokenBytes, l.Kind == vllmMLA
 		}
 	}
+	if r.QuantToken > 0 {
+		token = r.QuantToken
+	}
+	var page int64 // of states, 0 where none is padded
 	if state > 0 && token > 0 {
 		step := max(r.Kernel, block)
 		if latent {
@@ -255,27 +264,33 @@ func (r vllmBlockRule) set(c *calc, layers []vllmLayers) (block int64) {
 		}
 		step = c.lcm(step, max(r.StateStep, 1))
 		if stride := c.mul(step, token); stride > 0 {
-			block = c.roundUp(max(block, c.mul(ceilDiv(state, stride), step)), r.Kernel)
+			block = max(block, c.roundUp(c.mul(ceilDiv(state, stride), step), r.Kernel))
 		}
+		page = c.mul(block, token)
 	}
-	shared := int64(0)
-	if r.WideToken > 0 {
-		if wide := c.mul(16, r.WideToken); c.mul(block, r.QuantToken) < wide {
-			block = c.roundUp(ceilDiv(wide, r.QuantToken), 16)
+	var shared int64  // page of layers left unquantized, 0 where none is padded
+	const kernel = 16 // smallest block of the backends that layers are left to
+	if r.WideToken > r.QuantToken {
+		// Until a quantized page covers a wide one of the smallest block.
+		step := max(kernel, block)
+		if stride := c.mul(step, r.QuantToken); stride > 0 {
+			block = max(block, c.mul(step, ceilDiv(max(c.mul(kernel, r.WideToken), page), stride)))
 		}
 		shared = c.mul(block, r.QuantToken)
+		if page > 0 {
+			page = shared
+		}
 	}
 	for i := range layers {
 		l := &layers[i]
 		l.Block = block
 		switch {
-		case l.Kind == vllmState && token > 0:
-			l.Padded = max(c.mul(block, token), l.StateBytes)
+		case l.Kind == vllmState && page != state:
+			l.Padded = page
 		case l.Kind == vllmSliding && shared > 0:
-			// The window's layers take the largest block of the kernel's steps
-			// that the shared page holds, and are padded to it.
-			l.Block = max(shared/max(l.TokenBytes, 1)/r.Kernel, 1) * r.Kernel
-			l.Block = min(l.Block, block)
+			// The largest block of the kernel's steps whose page the shared one
+			// holds; the page is padded to it.
+			l.Block = max(shared/max(l.TokenBytes, 1)/kernel, 1) * kernel
 			l.Padded = shared
 		}
 	}

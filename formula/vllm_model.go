@@ -25,6 +25,7 @@ type vllmBuilder struct {
 	t      vllmCacheType // as stored
 	plain  vllmCacheType // of layers left unquantized
 	latent bool          // the model caches MLA latents
+	sparse bool          // some of them beside an indexer
 	v4     bool          // and DeepSeek-V4's compressed entries
 	skip   map[int64]bool
 	rule   vllmBlockRule
@@ -71,20 +72,20 @@ func (b *vllmBuilder) check(blocks int64) error {
 		b.t = b.plain
 	}
 	b.v4 = compressed(m)
-	indexed := false
 	for _, g := range m.Geometry {
 		b.latent = b.latent || g.Latent() && g.Extra == ""
-		indexed = indexed || g.Extra == Index
+		b.sparse = b.sparse || g.Extra == Index
 		if n, tp := g.KVHeads, b.req.TP; !g.Latent() && n%tp != 0 && tp%n != 0 {
 			return &vllmRefused{fmt.Sprintf("%d KV heads can be neither split nor repeated over %d ranks", n, tp)}
 		}
 	}
+	b.sparse = b.sparse && b.latent
 	switch {
 	case b.v4:
 		if !slices.Contains([]string{"auto", "bfloat16", "fp8", "fp8_ds_mla"}, b.asked.name) {
 			return &vllmRefused{fmt.Sprintf("its attention backend for compressed latents stores fp8_ds_mla, not %s", b.asked.name)}
 		}
-	case b.latent && indexed && b.t.name == "fp8" && b.o.gpu == "sm90":
+	case b.sparse && b.t.name == "fp8" && b.o.gpu == "sm90":
 		// The only sparse backend there keeps the rope part in 16 bits.
 		if b.t, err = lookupVLLMCacheType("fp8_ds_mla"); err != nil {
 			return err
@@ -156,6 +157,7 @@ func (b *vllmBuilder) addGroup(g Group, n, stage int64, left bool) ([]int, error
 	if b.v4 {
 		var at []int
 		for _, l := range vllmV4Layers(g) {
+			l.Padded = b.roundUp(l.held(&b.calc), vllmV4Page)
 			at = append(at, b.enter(l, b.t, n, stage))
 		}
 		return at, nil
@@ -189,7 +191,22 @@ func (b *vllmBuilder) addGroup(g Group, n, stage int64, left bool) ([]int, error
 	if err != nil {
 		return nil, err
 	}
+	if l.Kind == vllmMLA && b.sparse {
+		l.Align = b.rowAlign(l, t)
+	}
 	return []int{b.enter(l, t, n, stage)}, nil
+}
+
+// rowAlign is what blocks of sparse latents are whole multiples of: rows of the
+// kernels that read the cache as rows, 32 of them at once for plain fp8.
+func (b *vllmBuilder) rowAlign(l vllmLayers, t vllmCacheType) int64 {
+	switch {
+	case t.quantized() && b.o.gpu != "sm100":
+		return 0 // it reads whole blocks
+	case t.fp8():
+		return b.mul(32, l.TokenBytes)
+	}
+	return l.TokenBytes
 }
 
 // leaveOut tells the block rule of layers left unquantized: the alignment
@@ -336,27 +353,30 @@ func vllmStages(blocks, pp int64) (func(int64) int64, error) {
 	}, nil
 }
 
-// vllmV4Block is the block of DeepSeek-V4's compressed entries.
-const vllmV4Block = 256
+// DeepSeek-V4's compressed entries come in blocks of so many tokens, and all
+// its pages are a multiple of so many bytes.
+const (
+	vllmV4Block = 256
+	vllmV4Page  = 576
+)
 
 // vllmV4Layers are the caches of one of DeepSeek-V4's layers: latents of 584
 // bytes and index keys in blocks of 64 of them, and beside compressed ones the
-// compressor's running sums in float32, all in whole multiples of 576 bytes.
-// The blocks are the engine's own.
+// compressor's running sums in float32. The blocks are the engine's own.
 func vllmV4Layers(g Group) []vllmLayers {
-	const latent, align = 584, 576
+	const latent = 584
 	var out []vllmLayers
 	if g.Extra == "" {
-		out = append(out, vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Window: max(g.Window, 1), Block: 64, Align: align})
+		out = append(out, vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Window: max(g.Window, 1), Block: 64})
 	}
 	if g.Kind != Compressed {
 		return out
 	}
-	entry := vllmLayers{Kind: vllmMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Ratio: max(g.Ratio, 1), Block: vllmV4Block, Align: align}
+	entry := vllmLayers{Kind: vllmMLA, Heads: 1, DimK: g.HeadDimK, Store: "uint8", TokenBytes: latent, Ratio: max(g.Ratio, 1), Block: vllmV4Block}
 	if g.Extra == Index {
 		entry.DimK, entry.TokenBytes = vllmIndexKey, vllmIndexKey
 	}
-	sums := vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: 4 * g.HeadDimK, Store: "float32", Window: 2 * entry.Ratio, Block: 4, Align: align}
+	sums := vllmLayers{Kind: vllmSlidingMLA, Heads: 1, DimK: 4 * g.HeadDimK, Store: "float32", Window: 2 * entry.Ratio, Block: 4}
 	if g.Ratio > 4 { // the short ratio's windows overlap, so each keeps two sums
 		sums.DimK, sums.Window, sums.Block = 2*g.HeadDimK, g.Ratio, 8
 	}
