@@ -13,7 +13,7 @@ func (g *GGUF) Model(assume bool) (*Model, error) {
 	}
 	m := &Model{
 		Family: l.name, Params: g.Parameters, Layers: l.trunk(), MaxContext: l.trainContext,
-		Source: "gguf", gguf: g, assumed: assume,
+		Source: "gguf", Facts: l.facts, gguf: g, assumed: assume,
 	}
 	if l.router {
 		m.Layers = l.layers

@@ -33,6 +33,7 @@ func LlamaCpp() Engine {
 		DefaultSchemes: []string{"f16", "q8_0", "q8_0:q5_1", "q8_0:q4_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"},
 		Variants:       []string{"swa-full=yes"},
 		Reserve:        reserveLlamaCpp,
+		Explain:        explainLlamaCpp,
 	}
 }
 
@@ -52,6 +53,16 @@ func llamaScheme(name string) (Scheme, error) {
 		s.Name += ":" + v.name
 	}
 	return s, nil
+}
+
+// llamaTypes are the two sides of a scheme that llamaScheme returned.
+func llamaTypes(s Scheme) (k, v ggmlType, err error) {
+	k, okK := s.K.(ggmlType)
+	v, okV := s.V.(ggmlType)
+	if !okK || !okV {
+		return k, v, fmt.Errorf("llama.cpp has no cache type %q (%s)", s.Name, strings.Join(ggmlCacheTypes(), ", "))
+	}
+	return k, v, nil
 }
 
 // llamaMaxSequences is LLAMA_MAX_SEQ of llama.h.
@@ -147,9 +158,27 @@ type llamaContext struct {
 	cells   [4]int64 // by llamaCells
 	streams int64    // of a cache that can be unified
 	slots   int64
-	rows    int64 // of recurrent state
-	planes  int64 // of compressor state
+	rows    int64 // of recurrent state, planes of compressor state
 	flash   bool
+	sharing int64 // slots that share one stream's window
+	ubatch  int64 // as it is after the batch and the context have bounded it
+}
+
+// streamsOf is the number of streams of a cache.
+func (x llamaContext) streamsOf(cache llamaCache) int64 {
+	if cache.perSequence {
+		return x.slots
+	}
+	return x.streams
+}
+
+// widest is the width that V is padded to, 0 where it is not: it is stored
+// transposed without flash attention.
+func (x llamaContext) widest(cache llamaCache) int64 {
+	if x.flash {
+		return 0
+	}
+	return cache.vWidest
 }
 
 // context applies llama_context's constructor: the batch is at most the
@@ -164,20 +193,18 @@ func (p *llamaPlan) context(l llamaOptions, c *calc) llamaContext {
 	if ubatch == 0 {
 		ubatch = l.batch
 	}
-	ubatch = min(batch, ubatch)
 	base := c.roundUp(l.context, l.pad)
-	x := llamaContext{streams: 1, slots: l.slots, flash: l.flash() && !p.noFlash}
-	sharing := l.slots
+	x := llamaContext{streams: 1, slots: l.slots, flash: l.flash() && !p.noFlash, sharing: l.slots, ubatch: min(batch, ubatch)}
 	if !l.unified {
 		base = c.roundUp(base/l.slots, l.pad)
-		x.streams, sharing = l.slots, 1
+		x.streams, x.sharing = l.slots, 1
 	}
 	if p.perSequence() {
-		sharing = 1
+		x.sharing = 1
 	}
 	window := base
 	if !l.swaFull {
-		window = min(base, c.roundUp(c.add(c.mul(p.window, sharing), ubatch), l.pad))
+		window = min(base, c.roundUp(c.add(c.mul(p.window, x.sharing), x.ubatch), l.pad))
 	}
 	x.cells = [...]int64{
 		baseCells:   base,
@@ -189,7 +216,7 @@ func (p *llamaPlan) context(l llamaOptions, c *calc) llamaContext {
 	if p.rollback {
 		snapshots = c.add(1, l.rsSeq)
 	}
-	x.rows, x.planes = c.mul(l.slots, snapshots), c.mul(l.slots, snapshots)
+	x.rows = c.mul(l.slots, snapshots)
 	return x
 }
 
@@ -261,10 +288,9 @@ func llamaTensorSize(c *calc, t ggmlType, l llamaLayer, width, widest, cells, tp
 
 // reserveLlamaCpp prices every cache of the model's plan.
 func reserveLlamaCpp(req Request) (Reservation, error) {
-	k, okK := req.Scheme.K.(ggmlType)
-	v, okV := req.Scheme.V.(ggmlType)
-	if !okK || !okV {
-		return Reservation{}, fmt.Errorf("llama.cpp has no cache type %q (%s)", req.Scheme.Name, strings.Join(ggmlCacheTypes(), ", "))
+	k, v, err := llamaTypes(req.Scheme)
+	if err != nil {
+		return Reservation{}, err
 	}
 	plan, draft, l, err := planLlamaCpp(req)
 	if err != nil {
@@ -347,11 +373,7 @@ func (r *llamaReservation) onDevice(layer, bytes int64) {
 
 func (r *llamaReservation) price(p *llamaPlan, ctx llamaContext) {
 	for _, cache := range p.caches {
-		streams := ctx.streams
-		if cache.perSequence {
-			streams = ctx.slots
-		}
-		r.priceCache(cache, ctx.cells[cache.cells], streams, ctx.flash)
+		r.priceCache(cache, ctx)
 	}
 	if x := p.cross; x != nil {
 		token, err := x.Elements()
@@ -366,7 +388,7 @@ func (r *llamaReservation) price(p *llamaPlan, ctx llamaContext) {
 		parts := []struct {
 			elements, rows int64
 			to             *int64
-		}{{s.r, ctx.rows, &r.rBytes}, {s.s, ctx.rows, &r.sBytes}, {s.p, ctx.rows, &r.pBytes}, {s.comp, ctx.planes, &r.compBytes}}
+		}{{s.r, ctx.rows, &r.rBytes}, {s.s, ctx.rows, &r.sBytes}, {s.p, ctx.rows, &r.pBytes}, {s.comp, ctx.rows, &r.compBytes}}
 		for _, part := range parts {
 			bytes := r.c.mul(part.elements, part.rows, f32)
 			*part.to = r.c.add(*part.to, bytes)
@@ -376,17 +398,14 @@ func (r *llamaReservation) price(p *llamaPlan, ctx llamaContext) {
 	}
 }
 
-func (r *llamaReservation) priceCache(cache llamaCache, cells, streams int64, flash bool) {
+func (r *llamaReservation) priceCache(cache llamaCache, ctx llamaContext) {
 	c := r.c
+	cells, streams := ctx.cells[cache.cells], ctx.streamsOf(cache)
 	all := c.mul(cells, streams)
 	var kBytes, vBytes, padding int64
 	for _, l := range cache.layers {
 		k := llamaTensorSize(c, r.k, l, l.k, 0, all, r.tp, cache.latent)
-		widest := int64(0)
-		if !flash {
-			widest = cache.vWidest
-		}
-		v := llamaTensorSize(c, r.v, l, l.v, widest, all, r.tp, cache.latent)
+		v := llamaTensorSize(c, r.v, l, l.v, ctx.widest(cache), all, r.tp, cache.latent)
 		kBytes = c.add(kBytes, k.data, k.scales)
 		vBytes = c.add(vBytes, v.data, v.scales)
 		padding = c.add(padding, v.padding)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -222,6 +223,7 @@ const llamaMaxLayers = 512
 type llamaModel struct {
 	llamaArch
 	name         string
+	facts        []Fact // keys that were read
 	trainContext int64
 	causal       bool
 	embedding    int64
@@ -294,10 +296,8 @@ func readLlamaModel(g *GGUF, assume bool) (*llamaModel, error) {
 	if k.err == nil && !assume {
 		k.refuseUnknown()
 	}
-	if k.err != nil {
-		return nil, k.err
-	}
-	return m, nil
+	m.facts = k.read
+	return m, k.err
 }
 
 // common reads what load_hparams reads for every architecture.
@@ -395,6 +395,9 @@ func (m *llamaModel) slide(k *ggufKeys, p llamaPattern) {
 		return
 	}
 	period := k.or(key, p.period)
+	if !k.g.Has(k.arch + "." + key) {
+		k.read = append(k.read, Fact{Name: key, Value: strconv.FormatInt(period, 10), From: "llama.cpp's rule for " + m.name})
+	}
 	for i := range m.trunk() {
 		switch {
 		case period == 0:
@@ -675,6 +678,18 @@ type ggufKeys struct {
 	g    *GGUF
 	arch string
 	err  error
+	read []Fact // the keys that were found, in the order in which they were asked for
+}
+
+// found notes a key that decides something.
+func (k *ggufKeys) found(key string) {
+	full := k.arch + "." + key
+	for _, f := range k.read {
+		if f.Name == key {
+			return
+		}
+	}
+	k.read = append(k.read, Fact{Name: key, Value: k.g.Format(full), From: "GGUF key " + full})
 }
 
 func (k *ggufKeys) fail(key, format string, args ...any) {
@@ -698,6 +713,7 @@ func (k *ggufKeys) get(key string) (int64, bool) {
 	if !k.inRange(key, n) {
 		return 0, false
 	}
+	k.found(key)
 	return n, true
 }
 
@@ -732,6 +748,9 @@ func (k *ggufKeys) list(key string) (values []int64, ok bool) {
 		if !k.inRange(key, n) {
 			return nil, false
 		}
+	}
+	if ok {
+		k.found(key)
 	}
 	return values, ok
 }

@@ -350,3 +350,32 @@ func TestLlamaCppOptions(t *testing.T) {
 		})
 	}
 }
+
+// TestExplainLlamaCpp: the lines hold the figures of the sum, worked by hand.
+func TestExplainLlamaCpp(t *testing.T) {
+	m := &Model{Geometry: Geometry{{Count: 2, Kind: Full, KVHeads: 4, HeadDimK: 64, HeadDimV: 32}, {Count: 3, Kind: Sliding, Window: 100, KVHeads: 2, HeadDimK: 64, HeadDimV: 64}},
+		States: []State{{Layers: 5, ConvElements: 10, SSMElements: 100, ConvBytes: 2, SSMBytes: 2}}}
+	scheme, err := LlamaCpp().Scheme("q8_0:f16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := LlamaCpp().Explain(Request{Model: m, Context: 1000, Sequences: 2, TP: 1, PP: 1, Scheme: scheme, Options: Options{"ub": "128", "rs-seq": "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(lines, "\n")
+	for _, want := range []string{
+		"2,000 tokens over 2 slots, in multiples of 256: 1,024 cells for each",
+		"min(1,024, window 100 x 1 slot + micro-batch 128, in multiples of 256) = 256 cells",
+		// 2 layers x 2,048 cells x 256/32 blocks of 34 bytes; x 128 x 2 bytes.
+		"2 layers, K 4 x 64 as q8_0, V 4 x 32 as f16: 1,114,112 + 1,048,576 B",
+		// 3 layers x 512 cells x 128/32 blocks of 34 bytes; x 128 x 2 bytes.
+		"3 layers, K 2 x 64 as q8_0, V 2 x 64 as f16: 208,896 + 393,216 B",
+		// 5 layers x 110 elements x 4 bytes x 2 slots x 2 rows.
+		"550 elements over 5 layers, float32 of 4 B, x 4 rows = 8,800 B",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
