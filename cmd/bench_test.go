@@ -75,7 +75,7 @@ func TestFillCache(t *testing.T) {
 		}
 		return nil
 	}
-	for _, name := range []string{"f32", "f16", "bf16", "e4m3", "e5m2-raw", "int8-tensor", "int6-token", "int3-asym-channel/32", "int4-zp-channel/7", "int8-zp-head@f32", "int4-asym-token/32@bf16"} {
+	for _, name := range []string{"f32", "f16", "bf16", "e4m3", "e5m2-raw", "int8-tensor", "int6-token", "int3-asym-channel/32", "int4-zp-channel/7", "int8-zp-head@f32", "int4-asym-token/32@bf16", "q8_0", "q4_0:q4_1", "nvfp4-ts", "iq4_nl:q8_kv"} {
 		pair, err := quantize.ParsePair(name)
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"kvq/eval"
@@ -15,7 +16,7 @@ var errNoCache = errors.New("no decode cache holds this scheme")
 
 // decodeFormat says how a paged cache stores one side. Rotations and means change
 // values, not storage. Windows and outliers kept in f16 have no paged form yet.
-func decodeFormat(s *quantize.Scheme) (kernels.Format, error) {
+func decodeFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
 	for _, m := range s.Modifiers {
 		switch m.Kind {
 		case quantize.Sink, quantize.Recent, quantize.Outlier:
@@ -41,17 +42,92 @@ func decodeFormat(s *quantize.Scheme) (kernels.Format, error) {
 		f.Codec, f.Bits = kernels.CodecInt, s.Format.Bits
 		f.Zero = map[quantize.Zero]kernels.Zero{quantize.Sym: kernels.ZeroSym, quantize.Asym: kernels.ZeroAsym, quantize.ZP: kernels.ZeroPoint}[s.Zero]
 		return f, nil
+	case quantize.Block:
+		return blockFormat(s, dim)
+	}
+	codecs := map[string]kernels.Codec{
+		"f32": kernels.CodecF32, "f16": kernels.CodecF16, "bf16": kernels.CodecBF16,
+		"e4m3": kernels.CodecE4M3, "e5m2": kernels.CodecE5M2, "e4m3-raw": kernels.CodecE4M3, "e5m2-raw": kernels.CodecE5M2,
+	}
+	codec, ok := codecs[s.Format.Name]
+	if !ok {
+		return kernels.Format{}, errNoCache
+	}
+	f.Codec = codec
+	return f, nil
+}
+
+// blockFormat says how a paged cache stores a named block format. q8_0, q4_0 and
+// q4_1 are integers with a float16 scale for every 32 channels, which fused kernels
+// read; the others stay the rows they are.
+func blockFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
+	f := kernels.Format{Codec: kernels.CodecInt, Share: kernels.ShareToken, Group: 32, Meta: kernels.MetaF16}
+	switch s.Format.Name {
+	case "q8_0":
+		f.Bits = 8
+	case "q4_0":
+		f.Bits = 4
+	case "q4_1":
+		f.Bits, f.Zero = 4, kernels.ZeroAsym
 	default:
-		codecs := map[string]kernels.Codec{
-			"f32": kernels.CodecF32, "f16": kernels.CodecF16, "bf16": kernels.CodecBF16,
-			"e4m3": kernels.CodecE4M3, "e5m2": kernels.CodecE5M2, "e4m3-raw": kernels.CodecE4M3, "e5m2-raw": kernels.CodecE5M2,
+		size, err := s.Size(quantize.Shape{Heads: 1, Tokens: 2, Dim: dim})
+		if err != nil {
+			return kernels.Format{}, err
 		}
-		codec, ok := codecs[s.Format.Name]
-		if !ok {
-			return kernels.Format{}, errNoCache
+		// What a tensor stores once does not count into a row.
+		one, err := s.Size(quantize.Shape{Heads: 1, Tokens: 1, Dim: dim})
+		if err != nil {
+			return kernels.Format{}, err
 		}
-		f.Codec = codec
-		return f, nil
+		rows := &blockRows{scheme: s, dim: dim, bytes: int(size.Total() - one.Total())}
+		return kernels.Format{Codec: kernels.CodecRows, Rows: rows}, nil
+	}
+	return f, nil
+}
+
+// blockRows decodes rows of a block format.
+type blockRows struct {
+	scheme     *quantize.Scheme
+	dim, bytes int
+	scales     []byte // what the tensor stores once
+	coders     sync.Pool
+}
+
+func (b *blockRows) RowBytes() int { return b.bytes }
+
+func (b *blockRows) DecodeRow(dst []float32, row []byte) {
+	c, ok := b.coders.Get().(*quantize.Coder)
+	if !ok {
+		c = b.scheme.NewCoder()
+	}
+	c.Decode(dst, &quantize.Encoded{Scheme: b.scheme, Tokens: 1, Dim: b.dim, Codes: row, Scales: b.scales})
+	b.coders.Put(c)
+}
+
+// splitBlocks takes the blocks of q8_0, q4_0 and q4_1 apart into fields, scales and
+// offsets.
+func splitBlocks(o *kernels.Encoded, name string, codes []byte) {
+	size := map[string]int{"q8_0": 34, "q4_0": 18, "q4_1": 20}[name]
+	blocks := len(codes) / size
+	o.Fields = resize(o.Fields, 32*blocks)
+	o.Scales, o.Offsets = resize(o.Scales, blocks), o.Offsets[:0]
+	for i := range blocks {
+		b, fields := codes[i*size:(i+1)*size], o.Fields[32*i:32*(i+1)]
+		o.Scales[i] = kernels.GetF16(b)
+		b = b[2:]
+		switch name {
+		case "q8_0":
+			for j, code := range b {
+				fields[j] = code ^ 0x80
+			}
+			continue
+		case "q4_1":
+			o.Offsets = append(o.Offsets, kernels.GetF16(b))
+			b = b[2:]
+		}
+		for j, pair := range b {
+			fields[j], fields[16+j] = pair&15, pair>>4
+		}
 	}
 }
 
@@ -65,8 +141,8 @@ type sideEncoder struct {
 	out         kernels.Encoded
 }
 
-func newSideEncoder(s *quantize.Scheme) (*sideEncoder, error) {
-	f, err := decodeFormat(s)
+func newSideEncoder(s *quantize.Scheme, dim int) (*sideEncoder, error) {
+	f, err := decodeFormat(s, dim)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +160,15 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 	}
 	o := &e.out
 	n := len(h.Values)
+	if e.scheme.Format.Class == quantize.Block {
+		if rows, ok := e.format.Rows.(*blockRows); ok {
+			rows.scales = e.encoded.Scales
+			o.Fields = e.encoded.Codes
+		} else {
+			splitBlocks(o, e.scheme.Format.Name, e.encoded.Codes)
+		}
+		return *o, nil
+	}
 	switch e.format.Codec {
 	case kernels.CodecF32, kernels.CodecF16, kernels.CodecBF16:
 		o.Values = resize(o.Values, n)
@@ -129,10 +214,10 @@ func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) 
 	dims := [2]int{shape.DimK, shape.DimV}
 	for i, s := range []*quantize.Scheme{pair.K, pair.V} {
 		var err error
-		if sides[i], err = newSideEncoder(s); err != nil {
+		if err = s.CheckDim(dims[i]); err != nil {
 			return nil, err
 		}
-		if err := s.CheckDim(dims[i]); err != nil {
+		if sides[i], err = newSideEncoder(s, dims[i]); err != nil {
 			return nil, err
 		}
 	}

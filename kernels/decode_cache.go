@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 )
 
 // Encoded is one side of one KV head, unpacked: what an encoder has before it
@@ -38,7 +39,8 @@ type side struct {
 	offsetsAt   int
 	metaBytes   int
 	whole       bool
-	offsetBytes int // bytes of one stored offset: 0, 1, 2 or 4
+	signed      bool // scales may be negative
+	offsetBytes int  // bytes of one stored offset: 0, 1, 2 or 4
 }
 
 // head is what a KV head has outside its pages.
@@ -126,7 +128,7 @@ func newSide(f Format, store storage, key bool, dim int) side {
 	s := side{format: f, dim: dim, key: key, every: 1}
 	s.layout = newLayout(f, store, key, dim)
 	if store == storeRows {
-		s.rowLen = (dim*f.elementBits() + 7) / 8
+		s.rowLen = f.rowBytes(dim)
 		s.layout.codeBytes = roundUp(s.rowLen*pageTokens, lineBytes)
 	}
 	if !f.scaled() {
@@ -157,6 +159,14 @@ func newSide(f Format, store storage, key bool, dim int) side {
 		s.metaBytes += roundUp(s.n*s.offsetBytes, lineBytes)
 	}
 	return s
+}
+
+// rowBytes returns the length of a packed row of dim codes.
+func (f Format) rowBytes(dim int) int {
+	if f.Codec == CodecRows {
+		return f.Rows.RowBytes()
+	}
+	return PackedLen(dim, f.elementBits())
 }
 
 func (f Format) elementBits() int {
@@ -255,6 +265,7 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 	if err := c.v.check(tokens, v); err != nil {
 		return fmt.Errorf("V of head %d: %w", headIndex, err)
 	}
+	c.v.signed = c.v.signed || slices.ContainsFunc(v.Scales, func(x float32) bool { return x < 0 })
 	h := &c.heads[headIndex]
 	h.kScale, h.kOffset = c.k.wholeMeta(k)
 	h.vScale, h.vOffset = c.v.wholeMeta(v)
@@ -282,8 +293,11 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 func (s *side) check(tokens int, e Encoded) error {
 	n := tokens * s.dim
 	codes := len(e.Fields)
-	if s.format.Codec <= CodecBF16 {
+	switch {
+	case s.format.Codec <= CodecBF16:
 		codes = len(e.Values)
+	case s.format.Codec == CodecRows:
+		n = tokens * s.format.Rows.RowBytes()
 	}
 	scales := s.format.scales(tokens, s.dim)
 	offsets := 0
@@ -338,6 +352,11 @@ func (s *side) unit(token, channel int) int {
 
 // decodeRow writes the decoded values of one token.
 func (s *side) decodeRow(dst []float32, token int, e Encoded) {
+	if s.format.Codec == CodecRows {
+		n := s.format.Rows.RowBytes()
+		s.format.Rows.DecodeRow(dst[:s.dim], e.Fields[token*n:(token+1)*n])
+		return
+	}
 	for c := range s.dim {
 		i := token*s.dim + c
 		if s.format.Codec <= CodecBF16 {
@@ -443,6 +462,8 @@ func (s *side) storeRow(row []byte, token int, e Encoded) {
 		ToF16(row, e.Values[at:at+s.dim])
 	case CodecBF16:
 		ToBF16(row, e.Values[at:at+s.dim])
+	case CodecRows:
+		copy(row, e.Fields[token*s.rowLen:])
 	default:
 		Pack(row, e.Fields[at:at+s.dim], s.format.elementBits())
 	}
@@ -562,6 +583,9 @@ func (s *side) unpackRow(row []float32, codes []byte, scale, offset []float32, p
 		return
 	case CodecBF16:
 		FromBF16(row, packed)
+		return
+	case CodecRows:
+		f.Rows.DecodeRow(row, packed)
 		return
 	}
 	sc, off := x.scale[:s.dim], x.offset[:s.dim]

@@ -17,7 +17,17 @@ const (
 	CodecE4M3
 	CodecE5M2
 	CodecInt
+	CodecRows // packed rows that only their own decoder reads
 )
+
+// A RowDecoder reads rows of a format that kernels does not know: block formats
+// with their scales between the codes. Several goroutines call it at once.
+type RowDecoder interface {
+	// RowBytes is the length of every row.
+	RowBytes() int
+	// DecodeRow writes the values of one row.
+	DecodeRow(dst []float32, row []byte)
+}
 
 // A Zero says where the zero of an integer code lies.
 type Zero uint8
@@ -58,6 +68,7 @@ type Format struct {
 	Share Share // CodecInt, CodecE4M3, CodecE5M2
 	Group int   // ShareToken: channels a scale; ShareChannel: tokens a scale; 0: all
 	Meta  Meta
+	Rows  RowDecoder // CodecRows only; comparable
 }
 
 // A CacheShape is the geometry of one layer's cache.
@@ -100,7 +111,7 @@ func (s CacheShape) check() error {
 }
 
 func (f Format) check() error {
-	if f.Codec > CodecInt || f.Zero > ZeroPoint || f.Share > ShareChannel || f.Meta > MetaF32 || f.Group < 0 {
+	if f.Codec > CodecRows || f.Codec == CodecRows && (f.Rows == nil || f.Rows.RowBytes() < 1) || f.Zero > ZeroPoint || f.Share > ShareChannel || f.Meta > MetaF32 || f.Group < 0 {
 		return fmt.Errorf("unknown cache format %+v", f)
 	}
 	if f.Codec == CodecInt && (f.Bits < 2 || f.Bits > 8) {
@@ -113,7 +124,7 @@ func (f Format) check() error {
 }
 
 // scaled says whether the format has scales at all.
-func (f Format) scaled() bool { return f.Codec >= CodecE4M3 }
+func (f Format) scaled() bool { return f.Codec >= CodecE4M3 && f.Codec <= CodecInt }
 
 // centre is the field that stands for zero in a symmetric code, and the point
 // that the other forms are brought to, so that multiplicands meet codes of

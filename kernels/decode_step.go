@@ -639,9 +639,10 @@ func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
 	f := v.format
 	segments := w.v.segments
 	grouped := f.Share == ShareChannel && f.Group > 0
-	simple := w.v.sets == 1 && !grouped && (f.Zero != ZeroPoint || f.Share != ShareToken)
+	simple := w.v.sets == 1 && !grouped && (f.Share != ShareToken || f.Zero != ZeroPoint && !v.signed)
 	if simple {
-		// One set of multiplicands with one bias serves the whole page.
+		// One set of multiplicands with one bias serves the whole page. Negative
+		// scales would need magnitudes.
 		var scale []float32
 		if f.Share == ShareToken {
 			scale = w.vScale

@@ -13,7 +13,7 @@ import (
 func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded, []float64) {
 	var e Encoded
 	x := make([]float64, tokens*dim)
-	if !f.scaled() {
+	if !f.scaled() && f.Codec != CodecRows {
 		e.Values = make([]float32, len(x))
 		for i := range x {
 			v := float32(r.NormFloat64() * size)
@@ -27,6 +27,20 @@ func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded,
 		}
 		return e, x
 	}
+	if f.Codec == CodecRows {
+		for t := range tokens {
+			row := make([]byte, f.Rows.RowBytes())
+			scale := math.Ldexp(1+r.Float64(), -6)
+			PutF16(row, float32(scale))
+			for c := range dim {
+				code := int8(r.IntN(255) - 127)
+				row[2+c] = byte(code)
+				x[t*dim+c] = float64(GetF16(row)) * float64(code)
+			}
+			e.Fields = append(e.Fields, row...)
+		}
+		return e, x
+	}
 	e.Fields = make([]uint8, len(x))
 	e.Scales = make([]float32, f.scales(tokens, dim))
 	q := float64(int(1)<<f.Bits-1) / 2
@@ -37,6 +51,9 @@ func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded,
 		e.Scales[i] = fromF16(f16(float32(size * 2.5 / q * math.Exp(r.NormFloat64()*0.5))))
 		if f.Codec != CodecInt {
 			continue
+		}
+		if f.Zero == ZeroSym && f.Share == ShareToken && r.IntN(2) == 0 {
+			e.Scales[i] = -e.Scales[i] // as q4_0 has them
 		}
 		switch f.Zero {
 		case ZeroAsym:
@@ -200,7 +217,7 @@ func relativeRMS(got []float32, want []float64) float64 {
 }
 
 func (f Format) String() string {
-	name := []string{"f32", "f16", "bf16", "e4m3", "e5m2", fmt.Sprintf("int%d", f.Bits)}[f.Codec]
+	name := []string{"f32", "f16", "bf16", "e4m3", "e5m2", fmt.Sprintf("int%d", f.Bits), "rows"}[f.Codec]
 	if f.Codec == CodecInt {
 		name += []string{"", "-asym", "-zp"}[f.Zero]
 	}
@@ -214,6 +231,18 @@ func (f Format) String() string {
 		name += "@f32"
 	}
 	return name
+}
+
+// halfRows is a format of its own: a float16 that counts halves, then bytes.
+type halfRows struct{ dim int }
+
+func (h *halfRows) RowBytes() int { return 2 + h.dim }
+
+func (h *halfRows) DecodeRow(dst []float32, row []byte) {
+	scale := GetF16(row)
+	for i := range dst {
+		dst[i] = scale * float32(int8(row[2+i]))
+	}
 }
 
 // everyFormat lists what a side can be: each sharing in each zero form for int8
@@ -284,7 +313,7 @@ func TestDecodeFormats(t *testing.T) {
 	shape := CacheShape{Heads: 2, DimK: 64, DimV: 64, Tokens: 300}
 	other := Format{Codec: CodecInt, Bits: 8, Share: ShareToken}
 	var worst float64
-	for i, f := range everyFormat() {
+	for i, f := range append(everyFormat(), Format{Codec: CodecRows, Rows: &halfRows{64}}) {
 		for side := range 2 {
 			k, v := f, other
 			if side == 1 {
