@@ -38,7 +38,7 @@ func readNPYHeader(r io.Reader) (npyHeader, error) {
 		return npyHeader{}, short("npy header", err)
 	}
 	if string(pre[:6]) != npyMagic {
-		return npyHeader{}, errors.New("not an npy array: it does not begin with \\x93NUMPY")
+		return npyHeader{}, errors.New("not an npy array: it lacks the magic \\x93NUMPY")
 	}
 	major := pre[6]
 	length, begin := int64(binary.LittleEndian.Uint16(pre[8:])), int64(10)
