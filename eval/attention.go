@@ -185,17 +185,18 @@ func (p *panel) softmax(z []float64, lo, hi *[lanes]int, facts *Facts) {
 		sum[r] += e
 		p.logp[i] = float32(e) // until the sum is known
 	})
-	var logSum [lanes]float64
+	var logSum, best [lanes]float64
 	for r := range p.rows {
 		logSum[r] = kernels.Log(sum[r])
-		p.topP[r] = -1
+		best[r] = math.Inf(-1)
 		p.sinkP[r] = kernels.Exp(p.sinkL[r]-most[r]) / sum[r]
 		p.sinkL[r] -= most[r] + logSum[r]
 	}
 	each(func(i, r int) {
 		p.p[i] = float32(float64(p.logp[i]) / sum[r])
 		p.logp[i] = float32(z[i] - logSum[r])
-		if p.p[i] > p.topP[r] {
+		if z[i] > best[r] {
+			best[r] = z[i]
 			p.top[r], p.topP[r], p.topLogP[r] = p.lo+i/lanes, p.p[i], p.logp[i]
 		}
 	})

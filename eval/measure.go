@@ -268,7 +268,8 @@ type slot struct {
 // worker is one goroutine's memory.
 type worker struct {
 	pass    keyPass
-	encoded quantize.Encoded
+	encoded [2]quantize.Encoded
+	decoded []float32   // keys, where ties need them
 	e       []float32   // [tokens, dim]: decoded, then decoded − exact
 	v       [][]float32 // the same of values, [tokens, width]
 	tight   []float32   // [tokens, dimV]: before padding to width
@@ -435,14 +436,14 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 		exact, dim = s.values, l.DimV
 	}
 	coder := sd.scheme.NewCoder()
-	if err := coder.Encode(&w.encoded, quantize.Head{Index: s.index, Dim: dim, Values: exact, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
+	if err := coder.Encode(&w.encoded[tensor], quantize.Head{Index: s.index, Dim: dim, Values: exact, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
 		var value *quantize.ValueError
 		if b.plan.defaults && errors.As(err, &value) {
 			return err, nil
 		}
 		return nil, l.encodeError(tensor, sd, err)
 	}
-	coder.Decode(dst, &w.encoded)
+	coder.Decode(dst, &w.encoded[tensor])
 	w.squares, w.cross = resize(w.squares, l.Tokens), resize(w.cross, l.Tokens)
 	w.columns, w.maxAbs = zeroed(w.columns, dim), 0
 	for t := 0; t < l.Tokens; t += tileTokens {
@@ -533,7 +534,15 @@ func (b *block) work(w *worker, s *slot, u unit, calibrations [2][]quantize.Cali
 	if lossless { // kl and Δ are 0, and a pair's Δ is that of its values
 		return nil
 	}
-	loss := b.loss(&w.pass, &s.head, w.e, errs)
+	var again []float32
+	loss := b.loss(&w.pass, &s.head, w.e, errs, func() []float32 {
+		if again == nil {
+			w.decoded = resize(w.decoded, l.Tokens*l.DimK)
+			again = w.decoded
+			b.plan.sides[keys][u.side].scheme.NewCoder().Decode(again, &w.encoded[keys])
+		}
+		return again
+	})
 	for j, combo := range pairs {
 		s.part[combo], s.keep[combo] = loss.pairs[j], loss.keep
 	}

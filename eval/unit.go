@@ -40,8 +40,8 @@ type keyPass struct {
 
 // loss measures what keys with errors e lose for the rows of h. Each of errs
 // are the errors of a pair's values, [tokens, width]. e has room for whole
-// blocks of kernels.ScoreTokens rows.
-func (b *block) loss(w *keyPass, h *head, e []float32, errs [][]float32) *lossHead {
+// blocks of kernels.ScoreTokens rows. decoded returns the keys themselves.
+func (b *block) loss(w *keyPass, h *head, e []float32, errs [][]float32, decoded func() []float32) *lossHead {
 	dim, width := b.layer.DimK, padded(b.layer.DimV)
 	rows := len(h.panels) * lanes
 	w.delta = resize(w.delta, tileTokens*lanes)
@@ -67,8 +67,9 @@ func (b *block) loss(w *keyPass, h *head, e []float32, errs [][]float32) *lossHe
 			w.second[row] += float64(sums.Second[r])
 			w.first[row] += float64(sums.First[r])
 			w.large[row] = max(w.large[row], float64(sums.Delta[r]))
-			w.flip[row] = w.flip[row] || overtaken(p, r, sums.Top[r], p.topP[r], t, n, func(i int) float32 {
-				return tile(p, p.p, t, n)[i] + delta[i]
+			probability := tile(p, p.p, t, n)
+			w.flip[row] = w.flip[row] || b.overtaken(p, r, t, sums.Top[r], p.topP[r], closeShare*p.topP[r], decoded, delta, func(i int) float32 {
+				return probability[i] + delta[i]
 			})
 		}
 		w.weigh(i, delta, h.v[t*width:][:n*width], errs, t, n, width)
@@ -104,7 +105,7 @@ func (b *block) loss(w *keyPass, h *head, e []float32, errs [][]float32) *lossHe
 			loss.settle(w, row, width, mass, nil)
 		}
 	}
-	b.lossLarge(w, h, e, errs, loss, again)
+	b.lossLarge(w, h, e, errs, decoded, loss, again)
 	for i := range h.panels {
 		for r := range h.panels[i].rows {
 			row := i*lanes + r
@@ -119,7 +120,7 @@ func (b *block) loss(w *keyPass, h *head, e []float32, errs [][]float32) *lossHe
 // lossLarge works out the rows of the panels in again whose kl is not known
 // yet from the perturbed probabilities themselves, with a running maximum of
 // their logarithms, so that nothing overflows or vanishes.
-func (b *block) lossLarge(w *keyPass, h *head, e []float32, errs [][]float32, loss *lossHead, again []bool) {
+func (b *block) lossLarge(w *keyPass, h *head, e []float32, errs [][]float32, decoded func() []float32, loss *lossHead, again []bool) {
 	width := padded(b.layer.DimV)
 	w.peak = resize(w.peak, len(h.panels)*lanes)
 	redo := func(i int, p *panel, r int) bool { return again[i] && r < p.rows && math.IsNaN(loss.kl[i*lanes+r]) }
@@ -153,7 +154,7 @@ func (b *block) lossLarge(w *keyPass, h *head, e []float32, errs [][]float32, lo
 			row := i*lanes + r
 			w.first[row] += float64(peaks.First[r])
 			if redo(i, p, r) {
-				w.flip[row] = w.flip[row] || overtaken(p, r, peaks.Top[r], p.topLogP[r], t, n, func(i int) float32 {
+				w.flip[row] = w.flip[row] || b.overtaken(p, r, t, peaks.Top[r], p.topLogP[r], closeLog, decoded, delta, func(i int) float32 {
 					return logp[i] + (delta[i] - shift[r])
 				})
 			}
@@ -259,22 +260,53 @@ func (w *keyPass) weigh(i int, weights, v []float32, errs [][]float32, t, n, wid
 	}
 }
 
-// overtaken reports whether a token of the tile at t passes the row's most
-// attended token, whose own value the shift leaves at most: a larger value
-// does, an equal one before it too.
-func overtaken(p *panel, r int, top, most float32, t, n int, value func(i int) float32) bool {
-	if top < most || top == most && p.top[r] < t {
+// What is too close to the most attended token to be told from it by float32
+// differences: a share of its probability, or a distance in logits.
+const (
+	closeShare float32 = 1e-4
+	closeLog   float32 = 1e-3
+)
+
+// overtaken reports whether one of the tokens of a tile, from t on, is attended
+// to more than the row's most attended one, or as much and comes before it. top
+// is the largest value of the tile, most that of the most attended token, which
+// the shift leaves as it was. Values within band of most are settled by the
+// decoded keys themselves, so that equal keys tie.
+func (b *block) overtaken(p *panel, r, t int, top, most, band float32, decoded func() []float32, delta []float32, value func(i int) float32) bool {
+	switch {
+	case top < most-band:
 		return false
-	}
-	if top > most || p.top[r] >= t+n {
+	case top > most+band:
 		return true
 	}
-	for i := range p.top[r] - t {
-		if value(i*lanes+r) == most {
+	var best float64
+	known := false
+	for i := r; i < len(delta); i += lanes {
+		token := t + i/lanes
+		if token == p.top[r] || !(value(i) >= most-band) {
+			continue
+		}
+		if !known {
+			best, known = b.logit(p, r, decoded(), p.top[r]), true
+		}
+		if z := b.logit(p, r, decoded(), token); z > best || z == best && token < p.top[r] {
 			return true
 		}
 	}
 	return false
+}
+
+// logit returns a row's logit of a token from decoded keys.
+func (b *block) logit(p *panel, r int, keys []float32, token int) float64 {
+	dim, softcap := b.layer.DimK, b.layer.Facts.Softcap
+	var z float64
+	for c, x := range keys[token*dim:][:dim] {
+		z += float64(float64(x) * float64(p.q[c*lanes+r]))
+	}
+	if softcap > 0 {
+		z = softcap * kernels.Tanh(z/softcap)
+	}
+	return z
 }
 
 // second returns e^x − 1 − x.
