@@ -65,9 +65,14 @@ func (e *Encoded) Size() Size {
 }
 
 // Append appends all bytes of e to dst: codes, scales, offsets, zero points,
-// means, window, outliers, their channels, their ends.
+// means, window, outliers, their channels, their ends. What a tensor stores once
+// is appended for head 0.
 func (e *Encoded) Append(dst []byte) []byte {
-	for _, part := range [][]byte{e.Codes, e.Scales, e.Offsets, e.ZeroPoints, e.Means, e.Window, e.Outliers, e.OutlierChannels, e.OutlierEnds} {
+	dst = append(dst, e.Codes...)
+	if !e.Scheme.Calibrated() || e.Index == 0 {
+		dst = append(append(append(dst, e.Scales...), e.Offsets...), e.ZeroPoints...)
+	}
+	for _, part := range [][]byte{e.Means, e.Window, e.Outliers, e.OutlierChannels, e.OutlierEnds} {
 		dst = append(dst, part...)
 	}
 	return dst

@@ -18,10 +18,13 @@ func Lookup(name string) (*Scheme, error) {
 	return s, err
 }
 
-// ParsePair returns the pair "K:V" of a name; one name means both sides. The
-// error is a *SchemeError.
+// ParsePair returns the pair "K:V" of a name; one name means both sides, and a
+// recipe's name its pair. The error is a *SchemeError.
 func ParsePair(name string) (Pair, error) {
 	p := parser{name: name}
+	if r := recipeNamed(strings.ToLower(strings.TrimSpace(name))); r != nil {
+		return r.pair()
+	}
 	left, right, two := strings.Cut(strings.ToLower(strings.TrimSpace(name)), ":")
 	k, err := p.side(left)
 	if err != nil {
@@ -68,6 +71,9 @@ func (p parser) side(text string) (*Scheme, error) {
 	if text == "exact" {
 		return nil, nil
 	}
+	if err := p.recipeSide(text); err != nil {
+		return nil, err
+	}
 	parts := strings.Split(text, "+")
 	s, err := p.base(parts[0])
 	if err != nil {
@@ -99,7 +105,7 @@ func (p parser) base(text string) (*Scheme, error) {
 	words := strings.Split(body, "-")
 	f := formatNamed(words[0])
 	if f == nil {
-		return nil, p.unknown("scheme", text, formatNames())
+		return nil, p.unknown("scheme", text, schemeNames())
 	}
 	if f.Class == Block {
 		return nil, p.fail("", "%s is a fixed block format: it takes no zero form, sharing, group or scale type", f.Name)
@@ -168,6 +174,15 @@ func formatNames() []string {
 	var names []string
 	for _, f := range formats {
 		names = append(names, f.Name)
+	}
+	return names
+}
+
+// schemeNames are the names that a scheme or a pair can begin with.
+func schemeNames() []string {
+	names := formatNames()
+	for _, r := range recipes {
+		names = append(names, r.Name)
 	}
 	return names
 }

@@ -185,6 +185,22 @@ func (s *Scheme) Name() string {
 	return b.String()
 }
 
+// Formats lists the registry of formats.
+func Formats() []*Format { return slices.Clone(formats) }
+
+// A ModifierDoc describes one modifier of the registry.
+type ModifierDoc struct{ Usage, Doc string }
+
+// ModifierDocs lists the registry of modifiers.
+func ModifierDocs() []ModifierDoc {
+	var docs []ModifierDoc
+	for _, row := range modifiers {
+		usage := "+" + row.name + map[argument]string{optional: "[N]", required: "N", percent: "P%"}[row.argument]
+		docs = append(docs, ModifierDoc{usage, row.doc})
+	}
+	return docs
+}
+
 // defaultMeta is the type of stored scales when a name does not say.
 func (f *Format) defaultMeta() Meta {
 	if f.Class == Scaled {
@@ -298,10 +314,17 @@ func (m Modifier) String() string {
 const percentUnit = 1_000_000
 
 // A Pair says how keys and values are stored; a nil side is left exact.
-type Pair struct{ K, V *Scheme }
+type Pair struct {
+	K, V   *Scheme
+	Recipe string // the name of the recipe that it was asked for by, if any
+}
 
-// Name returns the canonical name: one scheme where both sides are the same.
+// Name returns the recipe's name or the canonical name: one scheme where both
+// sides are the same.
 func (p Pair) Name() string {
+	if p.Recipe != "" {
+		return p.Recipe
+	}
 	k, v := SideName(p.K), SideName(p.V)
 	if k == v {
 		return k

@@ -1,0 +1,73 @@
+package quantize
+
+import (
+	"strconv"
+	"testing"
+)
+
+// TestLayouts: every format has a layout, the fields of a block add up to its
+// bytes, and a head's parts are those that Encode fills.
+func TestLayouts(t *testing.T) {
+	for _, f := range Formats() {
+		s := mustLookup(t, f.Name)
+		layouts, err := s.Layouts(128)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Class != Block {
+			continue
+		}
+		sum := 0
+		for _, field := range layouts[1].Fields {
+			n, err := strconv.Atoi(field.Bytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at, _ := strconv.Atoi(field.Offset); at != sum {
+				t.Errorf("%s: field %s at %s, want %d", f.Name, field.Name, field.Offset, sum)
+			}
+			sum += n
+		}
+		if data, metadata := f.blockBytes(128); sum != data+metadata {
+			t.Errorf("%s: fields of %d bytes, block of %d", f.Name, sum, data+metadata)
+		}
+	}
+	layouts, err := mustLookup(t, "int4-asym-channel/32+center+recent64+outlier1%").Layouts(64)
+	if err != nil || len(layouts[0].Fields) != 8 {
+		t.Errorf("%+v, %v", layouts, err)
+	}
+}
+
+// TestRecipes: every recipe parses, keeps its name, and its sides are canonical.
+func TestRecipes(t *testing.T) {
+	for _, r := range Recipes() {
+		pair, err := ParsePair(r.Name)
+		if err != nil {
+			t.Errorf("%s: %v", r.Name, err)
+			continue
+		}
+		if pair.Name() != r.Name || pair.K.Name() != r.K || pair.V.Name() != r.V {
+			t.Errorf("%s: %s = %s:%s, want %s:%s", r.Name, pair.Name(), pair.K.Name(), pair.V.Name(), r.K, r.V)
+		}
+		if d := pair.Deployments(); len(d) == 0 || d[0].Engine != r.Engine || d[0].Flags != r.Flags {
+			t.Errorf("%s: deployments %v", r.Name, d)
+		}
+	}
+	for _, e := range pairFlags {
+		if s := mustLookup(t, e.side); s.Name() != e.side {
+			t.Errorf("%s is not canonical: %s", e.side, s.Name())
+		}
+	}
+	for name, want := range map[string]string{"q8_0:q4_0": "-ctk q8_0 -ctv q4_0", "f16": "-ctk f16 -ctv f16", "q8_kv:q8_0": "-ctk q8_KV -ctv q8_0"} {
+		pair, err := ParsePair(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := pair.Deployments(); len(d) == 0 || d[0].Flags != want {
+			t.Errorf("%s: %v, want %s", name, d, want)
+		}
+	}
+	if pair, err := ParsePair("int4-channel:int2-token"); err != nil || len(pair.Deployments()) != 0 {
+		t.Errorf("nobody ships int4-channel:int2-token: %v, %v", pair.Deployments(), err)
+	}
+}

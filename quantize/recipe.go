@@ -1,0 +1,138 @@
+package quantize
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Recipe is a pair as an engine ships it, under a name of its own.
+type Recipe struct {
+	Name   string
+	K, V   string // the sides, by their canonical names
+	Engine string
+	Flags  string // what turns it on
+	Source string // where its definition was read
+	Doc    string
+}
+
+// recipes is the registry of recipes, engine by engine.
+var recipes = []Recipe{
+	{"kivi2", "int2-asym-channel/32+recent128", "int2-asym-token/32+recent128", "KIVI",
+		"k_bits=2 v_bits=2 group_size=32 residual_length=128", "jy-yuan/KIVI 876b4d2, quant/new_pack.py",
+		"keys per channel, values per token, groups of 32, the recent 128 tokens in f16"},
+	{"kivi4", "int4-asym-channel/32+recent128", "int4-asym-token/32+recent128", "KIVI",
+		"k_bits=4 v_bits=4 group_size=32 residual_length=128", "jy-yuan/KIVI 876b4d2, quant/new_pack.py",
+		"keys per channel, values per token, groups of 32, the recent 128 tokens in f16"},
+	{"lmdeploy4", "int4-asym-token", "int4-asym-token", "LMDeploy",
+		"--quant-policy 4", "lmdeploy docs/en/quantization/kv_quant.md", "per head and token, 4 bits with f16 scale and minimum"},
+	{"lmdeploy8", "int8-asym-token", "int8-asym-token", "LMDeploy",
+		"--quant-policy 8", "lmdeploy docs/en/quantization/kv_quant.md", "per head and token, 8 bits with f16 scale and minimum"},
+	{"vllm-int8-pth", "int8-token@f32", "int8-token@f32", "vLLM",
+		"--kv-cache-dtype int8_per_token_head", "vllm 001cabc, v1/kv_cache_interface.py", "per token and head, float32 scale"},
+	{"vllm-fp8-pth", "e4m3-token", "e4m3-token", "vLLM",
+		"--kv-cache-dtype fp8_per_token_head", "vllm 001cabc, v1/kv_cache_interface.py", "per token and head, float32 scale"},
+	{"vllm-fp8", "e4m3-raw", "e4m3-raw", "vLLM",
+		"--kv-cache-dtype fp8", "vllm docs, quantized_kvcache", "scale 1, as without calibrated scales in the checkpoint"},
+	{"trt-nvfp4", "nvfp4-ts", "nvfp4-ts", "TensorRT-LLM",
+		"kv_cache_config.dtype=nvfp4", "Model-Optimizer 087d027, kv_cache_auto_quant.py", "blocks of 16, e4m3 scales, a float32 scale for the tensor"},
+	{"llama-q8_0-rot", "q8_0+hadamard", "q8_0+hadamard64", "llama.cpp",
+		"-ctk q8_0 -ctv q8_0", "llama.cpp PR 21038", "its rotation of quantized caches: keys over the largest block, values over 64 channels"},
+	{"llama-q4_0-rot", "q4_0+hadamard", "q4_0+hadamard64", "llama.cpp",
+		"-ctk q4_0 -ctv q4_0", "llama.cpp PR 21038", "its rotation of quantized caches: keys over the largest block, values over 64 channels"},
+}
+
+// Recipes lists the registry of recipes.
+func Recipes() []Recipe { return slices.Clone(recipes) }
+
+// A Deployment is an engine that runs a pair, and how it is told to.
+type Deployment struct{ Engine, Flags string }
+
+// sideFlags are engines that take a type for each side: the name of each
+// scheme there, and the flags around the names.
+var sideFlags = []struct {
+	engine, k, v string
+	names        map[string]string // of both sides, by canonical name
+	keysOnly     map[string]string
+}{
+	{"llama.cpp", "-ctk ", " -ctv ", map[string]string{"f32": "f32", "f16": "f16", "bf16": "bf16", "q8_0": "q8_0", "q5_1": "q5_1", "q5_0": "q5_0",
+		"q4_1": "q4_1", "q4_0": "q4_0", "iq4_nl": "iq4_nl"}, nil},
+	{"ik_llama.cpp", "-ctk ", " -ctv ", map[string]string{"f16": "f16", "bf16": "bf16", "q8_0": "q8_0", "q6_0": "q6_0", "q5_1": "q5_1", "q5_0": "q5_0",
+		"q4_1": "q4_1", "q4_0": "q4_0", "iq4_nl": "iq4_nl"}, map[string]string{"q8_kv": "q8_KV"}},
+}
+
+// pairFlags are the flags of engines that take one type for both sides.
+var pairFlags = []struct{ engine, flags, side string }{
+	{"vLLM", "--kv-cache-dtype auto", "f16"},
+	{"vLLM", "--kv-cache-dtype bfloat16", "bf16"},
+	{"vLLM", "--kv-cache-dtype fp8_e4m3", "e4m3-raw"},
+	{"vLLM", "--kv-cache-dtype fp8_e5m2", "e5m2-raw"},
+	{"vLLM", "--kv-cache-dtype fp8 (scales in the checkpoint)", "e4m3"},
+	{"vLLM", "--kv-cache-dtype int8_per_token_head", "int8-token@f32"},
+	{"vLLM", "--kv-cache-dtype fp8_per_token_head", "e4m3-token"},
+	{"vLLM", "--kv-cache-dtype nvfp4", "nvfp4-ts"},
+	{"SGLang", "--kv-cache-dtype fp8_e4m3", "e4m3-raw"},
+	{"SGLang", "--kv-cache-dtype fp8_e5m2", "e5m2-raw"},
+	{"TensorRT-LLM", "kv_cache_config.dtype=fp8", "e4m3"},
+	{"TensorRT-LLM", "kv_cache_config.dtype=nvfp4", "nvfp4-ts"},
+	{"LMDeploy", "--quant-policy 4", "int4-asym-token"},
+	{"LMDeploy", "--quant-policy 8", "int8-asym-token"},
+}
+
+// Deployments lists the engines that run a pair exactly as it is defined here.
+// A recipe names its own engine first.
+func (p Pair) Deployments() []Deployment {
+	var found []Deployment
+	for _, r := range recipes {
+		if p.Recipe == r.Name || p.Recipe == "" && SideName(p.K) == r.K && SideName(p.V) == r.V {
+			found = append(found, Deployment{r.Engine, r.Flags})
+		}
+	}
+	add := func(d Deployment) {
+		if !slices.Contains(found, d) {
+			found = append(found, d)
+		}
+	}
+	k, v := SideName(p.K), SideName(p.V)
+	for _, e := range sideFlags {
+		nameK, okK := e.names[k]
+		nameV, okV := e.names[v]
+		if only, ok := e.keysOnly[k]; ok {
+			nameK, okK = only, true
+		}
+		if okK && okV {
+			add(Deployment{e.engine, e.k + nameK + e.v + nameV})
+		}
+	}
+	for _, e := range pairFlags {
+		if k == e.side && v == e.side {
+			add(Deployment{e.engine, e.flags})
+		}
+	}
+	return found
+}
+
+// recipeNamed returns the recipe of a lower-case name.
+func recipeNamed(name string) *Recipe {
+	i := slices.IndexFunc(recipes, func(r Recipe) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &recipes[i]
+}
+
+// pair parses the sides of a recipe.
+func (r *Recipe) pair() (Pair, error) {
+	pair, err := ParsePair(r.K + ":" + r.V)
+	pair.Recipe = r.Name
+	return pair, err
+}
+
+// recipeSide is the error for a recipe where one side is asked for.
+func (p parser) recipeSide(text string) error {
+	base, _, _ := strings.Cut(text, "+")
+	r := recipeNamed(base)
+	if r == nil {
+		return nil
+	}
+	return p.fail("its sides are "+r.K+" and "+r.V, "%s is a recipe: a whole pair, which stands alone", r.Name)
+}
