@@ -165,6 +165,18 @@ func WriteNPY(w io.Writer, c Content) error {
 	return b.Flush()
 }
 
+// WriteNPYBytes writes an npy file of uint8; data writes the elements.
+func WriteNPYBytes(w io.Writer, shape []int, data func(io.Writer) error) error {
+	b := bufio.NewWriterSize(w, 1<<16)
+	if _, err := b.Write(npyPreamble("|u1", shape)); err != nil {
+		return err
+	}
+	if err := data(b); err != nil {
+		return err
+	}
+	return b.Flush()
+}
+
 func npyDescr(c Content) string {
 	switch {
 	case c.Values == nil:

@@ -1,0 +1,156 @@
+package cmd
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvq/quantize"
+)
+
+// TestSchemesList: every format, modifier and recipe of the registry is listed.
+func TestSchemesList(t *testing.T) {
+	code, table, _ := run("schemes")
+	if code != exitOK {
+		t.Fatalf("exit code %d", code)
+	}
+	for _, line := range strings.Split(table, "\n") {
+		if n := len([]rune(line)); n > textWidth {
+			t.Errorf("a line of %d: %s", n, line)
+		}
+	}
+	_, text, _ := run("schemes", "--format", "json")
+	var list schemesJSON
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]schemeJSON{}
+	for _, s := range list.Schemes {
+		names[s.Name] = s
+	}
+	for _, f := range quantize.Formats() {
+		s, err := quantize.Lookup(f.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names[s.Name()].Definition == "" || !strings.Contains(table, s.Name()) {
+			t.Errorf("%s is not listed", s.Name())
+		}
+	}
+	for _, r := range quantize.Recipes() {
+		if e := names[r.Name]; e.K != r.K || e.V != r.V || len(e.Deployments) == 0 {
+			t.Errorf("%s: %+v", r.Name, e)
+		}
+	}
+	for name, bits := range map[string]float64{"int8-token": 8.125, "q8_0": 8.5, "nvfp4": 4.5, "kivi2": 3, "f16": 16, "q8_kv": 8.5} {
+		if got := names[name].Bits["128"]; got != bits {
+			t.Errorf("%s: %g bits at d=128, want %g", name, got, bits)
+		}
+	}
+}
+
+func TestSchemesExplains(t *testing.T) {
+	for name, want := range map[string][]string{
+		"Q5_1":                               {"ggml", "-ctk q5_1 -ctv q5_1", "     4      4  qh", "x̂ = d·q + m"},
+		"int4-zp-channel/32+recent64+center": {"⌈R/32⌉·128·1  zero points", "(S−R)·256", "x̂ = scale·(field − (zero point + 8))"},
+		"kivi4":                              {"k, int4-asym-channel/32+recent128", "v, int4-asym-token/32+recent128", "residual_length=128"},
+		"int4-token/256":                     {"one head of S tokens, 256 channels"},
+		"exact:q8_0":                         {"one block of 32 channels"},
+	} {
+		code, text, stderr := run("schemes", name)
+		if code != exitOK {
+			t.Errorf("%s: %d, %s", name, code, stderr)
+		}
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: no %q in\n%s", name, part, text)
+			}
+		}
+	}
+	for _, args := range [][]string{{"schemes", "int9"}, {"schemes", "a", "b"}, {"schemes", "int4-token/1000"}} {
+		if code, _, stderr := run(args...); code != exitUsage {
+			t.Errorf("%v: %d, %s", args, code, stderr)
+		}
+	}
+}
+
+// npyData returns what stands behind an npy file's header, and the header.
+func npyData(t *testing.T, path string) (header string, data []byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := 10 + int(binary.LittleEndian.Uint16(b[8:]))
+	return string(b[:end]), b[end:]
+}
+
+// TestEncode: the files hold what ggml's own program gave for the same input.
+func TestEncode(t *testing.T) {
+	vectors := filepath.Join("..", "quantize", "testdata", "ggml")
+	dir := filepath.Join(t.TempDir(), "new")
+	code, _, stderr := run("encode", filepath.Join(vectors, "input.npy"), "--scheme", "q8_0,q4_1", "--scheme", "nvfp4", "-o", dir)
+	if code != exitOK {
+		t.Fatal(stderr)
+	}
+	for _, name := range []string{"q8_0", "q4_1", "nvfp4"} {
+		for _, kind := range []string{".bytes.npy", ".dequant.npy"} {
+			header, got := npyData(t, filepath.Join(dir, name+kind))
+			_, want := npyData(t, filepath.Join(vectors, name+kind))
+			if !bytes.Equal(got, want) || !strings.Contains(header, "(46, ") {
+				t.Errorf("%s%s differs, or %s", name, kind, header)
+			}
+		}
+	}
+}
+
+// TestEncodeShapes: names, shapes, and what stands once for a tensor.
+func TestEncodeShapes(t *testing.T) {
+	dir := t.TempDir()
+	dump := filepath.Join(dir, "x.npy") // [2, 3, 20, 64]
+	if code, _, stderr := run("synth", "-o", dump, "--tokens", "20", "--kv-heads", "3", "--query-heads", "0", "--head-dim", "64"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	for name, want := range map[string]struct {
+		file, shape string
+		bytes       int
+	}{
+		"q4_0":                {"q4_0", "(2, 3, 20, 36)", 6 * 20 * 36},
+		"int8-channel":        {"int8-channel", "(2, 3, 1408)", 6 * (20*64 + 128)},
+		"int8-tensor@f32":     {"int8-tensor@f32", "(7684,)", 6*20*64 + 4},
+		"int4-token/32:q8_0":  {"int4-token_32_q8_0", "(7680,)", 0},
+		"e4m3-head:e4m3-head": {"e4m3-head", "(2, 3, 1284)", 6 * 1284},
+	} {
+		code, _, stderr := run("encode", dump, "--scheme", name, "-o", dir)
+		if code != exitOK {
+			t.Errorf("%s: %s", name, stderr)
+			continue
+		}
+		header, data := npyData(t, filepath.Join(dir, want.file+".bytes.npy"))
+		if want.bytes == 0 { // 3·20 rows of 32+4 bytes, and of 2·34
+			want.bytes, want.shape = 60*36+60*68, "(6240,)"
+		}
+		if !strings.Contains(header, "'shape': "+want.shape) || len(data) != want.bytes {
+			t.Errorf("%s: %d bytes, %s", name, len(data), header)
+		}
+		header, data = npyData(t, filepath.Join(dir, want.file+".dequant.npy"))
+		if !strings.Contains(header, "(2, 3, 20, 64)") || len(data) != 4*6*20*64 {
+			t.Errorf("%s: %s", name, header)
+		}
+	}
+	for _, args := range [][]string{
+		{"encode"}, {"encode", dump}, {"encode", dump, "--scheme", "q4_0"}, {"encode", dump, "-o", dir},
+		{"encode", dump, "--scheme", "exact:q4_0", "-o", dir}, {"encode", dump, "--scheme", "int4-token/128", "-o", dir},
+	} {
+		if code, _, stderr := run(args...); code != exitUsage {
+			t.Errorf("%v: %d, %s", args, code, stderr)
+		}
+	}
+	if code, _, _ := run("encode", filepath.Join(dir, "none.npy"), "--scheme", "f16", "-o", dir); code != exitFailure {
+		t.Errorf("a missing file: %d", code)
+	}
+}
