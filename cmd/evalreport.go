@@ -78,8 +78,10 @@ func cosineCell(x *float64) cell {
 // others need not be told apart.
 func speedCell(x *float64) cell {
 	switch {
-	case x == nil || *x < 0.01:
-		return figureCell(x)
+	case x == nil:
+		return absent()
+	case *x < 0.01:
+		return number(*x, 1)
 	case *x < 10:
 		return fixed(*x, 2)
 	}
