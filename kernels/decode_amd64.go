@@ -285,9 +285,6 @@ func (a floatAssembly) tiles() floatTiles {
 	}
 }
 
-// rows is the length of `heads` rows of n elements that stand maxDim apart.
-func rows(heads, n int) int { return (heads-1)*maxDim + n }
-
 // mustHold guards the assembly: nothing else sees it read or write too far.
 func mustHold(lengthsFit bool) {
 	if !lengthsFit {

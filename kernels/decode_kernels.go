@@ -104,3 +104,6 @@ const (
 	// log2e turns a logit into a power of two.
 	log2e = 1.4426950408889634
 )
+
+// rows is the length of `heads` rows of n elements that stand maxDim apart.
+func rows(heads, n int) int { return (heads-1)*maxDim + n }
