@@ -131,7 +131,7 @@ func (o *output) progress(what, unit string, total int64) *progress {
 	}
 	prefix := ""
 	for _, next := range []string{"k", "M", "G", "T"} {
-		if total/p.scale < 10_000 {
+		if total/p.scale < 1_000_000 {
 			break
 		}
 		p.scale *= 1000
