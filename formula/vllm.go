@@ -365,8 +365,8 @@ func vllmDetails(plan vllmPlan, model vllmModel, blocks []int64, total int64) []
 	var kinds, sizes, perGroup, layers []string
 	for i, g := range plan.groups {
 		n := int64(0)
-		for _, s := range g.specs {
-			n += g.share(0, plan.layers[s].Count)
+		for k, s := range g.specs {
+			n += g.share(k, 0, plan.layers[s].Count)
 		}
 		kinds = append(kinds, plan.kinds(g))
 		sizes = append(sizes, fmt.Sprint(plan.layers[g.specs[0]].Block))

@@ -1,7 +1,6 @@
 package formula
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -58,10 +57,7 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 		return vllmPlan{}, err
 	}
 	p := vllmPlan{vllmGroups: groups, request: req, maxModelLen: req.maxModelLen}
-	stages, err := p.stageRanges()
-	if err != nil {
-		return p, err
-	}
+	stages := p.stageRanges()
 	for _, s := range stages {
 		p.bytesPerBlock = append(p.bytesPerBlock, p.blockBytes(&c, s))
 	}
@@ -129,16 +125,15 @@ func planVLLM(req vllmRequest) (vllmPlan, error) {
 
 // stageRanges gives the layers of each planned spec that each stage holds, as
 // a range of their positions in the model.
-func (p vllmPlan) stageRanges() ([][][2]int64, error) {
+func (p vllmPlan) stageRanges() [][][2]int64 {
 	if p.request.stages == nil {
 		one := make([][2]int64, len(p.layers))
 		for i, l := range p.layers {
 			one[i] = [2]int64{0, l.Count}
 		}
-		return [][][2]int64{one}, nil
+		return [][][2]int64{one}
 	}
-	// Entries of the request that planning merged stand in the order of the
-	// request: their layers follow one another within a stage.
+	// Layers of entries that planning merged follow one another within a stage.
 	at := make([]int64, len(p.layers))
 	var out [][][2]int64
 	for _, counts := range p.request.stages {
@@ -147,43 +142,14 @@ func (p vllmPlan) stageRanges() ([][][2]int64, error) {
 			ranges[i] = [2]int64{at[i], at[i]}
 		}
 		for i, n := range counts {
-			to := p.entry(i)
-			if to < 0 {
-				return nil, errors.New("vllm: a pipeline stage holds layers that the plan does not")
-			}
-			ranges[to][1] += n
+			ranges[p.became[i]][1] += n
 		}
 		for i := range ranges {
 			at[i] = ranges[i][1]
 		}
 		out = append(out, ranges)
 	}
-	return out, nil
-}
-
-// entry finds the planned spec that entry i of the request became. Planning
-// keeps the order of first appearance, so counting distinct entries tells.
-func (p vllmPlan) entry(i int) int {
-	if len(p.layers) == 1 {
-		return 0
-	}
-	var distinct []vllmLayers
-	for j, l := range p.request.layers[:i+1] {
-		at := -1
-		for k, d := range distinct {
-			if d.alike(l) {
-				at = k
-			}
-		}
-		if at < 0 {
-			distinct = append(distinct, l)
-			at = len(distinct) - 1
-		}
-		if j == i && at < len(p.layers) {
-			return at
-		}
-	}
-	return -1
+	return out
 }
 
 // blockBytes is the width of a block on a stage: the widest group's layers, each
@@ -194,13 +160,13 @@ func (p vllmPlan) blockBytes(c *calc, stage [][2]int64) int64 {
 	width, unit := int64(0), int64(1)
 	for _, g := range p.groups {
 		n := int64(0)
-		for _, s := range g.specs {
+		for i, s := range g.specs {
 			l := p.layers[s]
 			bytes := l.stride(c)
 			if p.request.blockOutermost {
 				bytes, unit = l.page(c), c.lcm(unit, max(l.Align, 1))
 			}
-			n = c.add(n, c.mul(bytes, g.share(stage[s][0], stage[s][1])))
+			n = c.add(n, c.mul(bytes, g.share(i, stage[s][0], stage[s][1])))
 		}
 		width = max(width, n)
 	}

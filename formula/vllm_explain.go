@@ -35,8 +35,8 @@ func explainVLLM(req Request) ([]string, error) {
 	var groups, counts []string
 	for i, g := range plan.groups {
 		n := int64(0)
-		for _, s := range g.specs {
-			n += g.share(0, plan.layers[s].Count)
+		for k, s := range g.specs {
+			n += g.share(k, 0, plan.layers[s].Count)
 		}
 		groups = append(groups, fmt.Sprintf("%d %s", n, plan.kinds(g)))
 		counts = append(counts, thousands(blocks[i]))

@@ -6,15 +6,17 @@ import (
 )
 
 // A vllmGroup is a group of layers that share a block table: layer j of each
-// of its specs belongs to it where j % of == index.
+// of its specs belongs to it where (j + first) % of == index.
 type vllmGroup struct {
-	specs     []int // of the vllmGroups' layers
+	specs     []int   // of the vllmGroups' layers
+	first     []int64 // of each spec, 0 where nil: layers of the same page before it
 	index, of int64
 }
 
 // vllmGroups is how vLLM puts a model's layers into groups (docs/planning-vllm.md §5).
 type vllmGroups struct {
 	layers []vllmLayers // as planned: blocks and pages may have been unified
+	became []int        // for every entry asked for, its place in layers
 	groups []vllmGroup
 	// padding is how many layers were added so that all groups are as large.
 	padding int64
@@ -49,20 +51,17 @@ type vllmRules struct {
 }
 
 // planVLLMGroups puts the layers into groups.
-func planVLLMGroups(c *calc, layers []vllmLayers, rules vllmRules, hybrid, blockOutermost bool) (vllmGroups, error) {
-	layers = mergeAlike(layers)
+func planVLLMGroups(c *calc, asked []vllmLayers, rules vllmRules, hybrid, blockOutermost bool) (vllmGroups, error) {
+	layers, became := mergeAlike(asked)
 	if !hybrid {
 		promoted, err := promoteVLLM(c, layers)
 		if err != nil {
 			return vllmGroups{}, err
 		}
-		layers = mergeAlike(promoted)
+		layers, became = mergeAgain(promoted, became)
 	}
-	whole := vllmGroups{layers: layers, groups: []vllmGroup{{specs: allOf(layers), of: 1}}}
-	if len(layers) == 1 {
-		return whole, nil
-	}
-	if sameWindow(layers) {
+	whole := vllmGroups{layers: layers, became: became, groups: []vllmGroup{{specs: allOf(layers), of: 1}}}
+	if len(layers) == 1 || sameWindow(layers) {
 		return whole, nil
 	}
 	if oneFamily(c, layers) {
@@ -74,32 +73,47 @@ func planVLLMGroups(c *calc, layers []vllmLayers, rules vllmRules, hybrid, block
 		pages[l.page(c)] = true
 	}
 	if rules.nullBlock && blockOutermost && len(pages) > 1 {
-		return packVLLM(c, layers)
+		plan, err := packVLLM(c, layers)
+		plan.became = became
+		return plan, err
 	}
 	unified, err := unifyVLLM(c, layers, rules)
 	if err != nil {
 		if full, ok := fallBackVLLM(c, layers); rules.promote && ok && errors.Is(err, errVLLMPages) {
-			return vllmGroups{layers: full, groups: []vllmGroup{{specs: allOf(full), of: 1}}, merged: true}, nil
+			whole.layers, whole.merged = full, true
+			return whole, nil
 		}
 		return vllmGroups{}, err
 	}
-	return splitVLLM(unified, rules), nil
+	layers, became = mergeAgain(unified, became)
+	plan := splitVLLM(layers, rules)
+	plan.became = became
+	return plan, nil
 }
 
-// mergeAlike joins entries of one spec, each where its first one stands.
-func mergeAlike(layers []vllmLayers) []vllmLayers {
-	var out []vllmLayers
-next:
+// mergeAlike joins entries of one spec, each where its first one stands, and
+// says where every entry went.
+func mergeAlike(layers []vllmLayers) (merged []vllmLayers, became []int) {
 	for _, l := range layers {
-		for i := range out {
-			if out[i].alike(l) {
-				out[i].Count += l.Count
-				continue next
-			}
+		at := slices.IndexFunc(merged, l.alike)
+		if at < 0 {
+			at = len(merged)
+			merged = append(merged, l)
+		} else {
+			merged[at].Count += l.Count
 		}
-		out = append(out, l)
+		became = append(became, at)
 	}
-	return out
+	return merged, became
+}
+
+// mergeAgain merges entries that earlier ones became.
+func mergeAgain(layers []vllmLayers, became []int) ([]vllmLayers, []int) {
+	merged, then := mergeAlike(layers)
+	for i, at := range became {
+		became[i] = then[at]
+	}
+	return merged, became
 }
 
 func allOf(layers []vllmLayers) []int {
@@ -160,7 +174,8 @@ func promoteVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, error) {
 		return layers, nil
 	}
 	out := slices.Clone(layers)
-	full, block, windows, chunks := false, int64(0), map[int64]bool{}, map[int64]bool{}
+	full, latentWindow, block := false, false, int64(0)
+	windows, chunks := map[int64]bool{}, map[int64]bool{}
 	for _, l := range layers {
 		switch {
 		case l.Kind.keepsAll():
@@ -175,8 +190,11 @@ func promoteVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, error) {
 		case l.Kind == vllmChunked:
 			chunks[l.Window] = true
 		case l.Kind == vllmSlidingMLA:
-			return nil, &vllmBug{"TypeError", "vLLM 0.33.0 stops with a TypeError on windowed latents without the hybrid KV cache manager"}
+			latentWindow = true
 		}
+	}
+	if full && latentWindow {
+		return nil, &vllmBug{"TypeError", "vLLM 0.33.0 stops with a TypeError on windowed latents without the hybrid KV cache manager"}
 	}
 	if full {
 		for i := range out {
@@ -235,7 +253,7 @@ func unifyVLLM(c *calc, layers []vllmLayers, rules vllmRules) ([]vllmLayers, err
 			if l.page(c) != largest { // a padded page does not grow with its block
 				return nil, &vllmBug{"AssertionError", "vLLM 0.33.0 stops with an AssertionError: a padded page of this model would have to grow"}
 			}
-		case rules.padPages && l.Kind != vllmMLA && l.Kind != vllmIndex && l.Kind != vllmSlidingMLA:
+		case rules.padPages && l.Kind != vllmMLA && l.Kind != vllmIndex:
 			l.Padded = largest
 		default:
 			return nil, errVLLMPages
@@ -267,7 +285,6 @@ func fallBackVLLM(c *calc, layers []vllmLayers) ([]vllmLayers, bool) {
 
 // splitVLLM cuts the layers of each spec into groups of a common size (§5.5).
 func splitVLLM(layers []vllmLayers, rules vllmRules) vllmGroups {
-	layers = mergeAlike(layers)
 	smallest, largest := layers[0].Count, int64(0)
 	for _, l := range layers {
 		smallest, largest = min(smallest, l.Count), max(largest, l.Count)
@@ -290,6 +307,7 @@ func splitVLLM(layers []vllmLayers, rules vllmRules) vllmGroups {
 // A vllmBucket is layers of one family whose pages may differ (§5.3).
 type vllmBucket struct {
 	specs []int
+	first []int64 // layers of the same page before those of each spec
 	// layers counts them by page size, in the order of appearance.
 	pages, layers []int64
 	balanced      bool // as many layers of each page size
@@ -337,6 +355,7 @@ next:
 				at = len(b.pages)
 				b.pages, b.layers = append(b.pages, page), append(b.layers, 0)
 			}
+			b.first = append(b.first, b.layers[at])
 			b.layers[at] += layers[s].Count
 		}
 		b.balanced = slices.Min(b.layers) == slices.Max(b.layers)
@@ -379,11 +398,14 @@ next:
 		if page := layers[b.specs[0]].page(c); shrinks(b) && page > 0 {
 			n = max(n, ceilDiv(b.count(), max(width/page, 1)))
 		}
-		if n > 1 && !b.balanced {
+		switch repeats := slices.Min(b.layers); {
+		case n > 1 && n > repeats:
+			return vllmGroups{}, &vllmBug{"StopIteration", "vLLM 0.33.0 stops with a StopIteration: splitting windows of several pages leaves groups empty"}
+		case n > 1 && !b.balanced:
 			return vllmGroups{}, &vllmBug{"AssertionError", "vLLM 0.33.0 stops with an AssertionError: splitting windows of unequal pages leaves layers out"}
 		}
 		for j := range n {
-			plan.groups = append(plan.groups, vllmGroup{specs: b.specs, index: j, of: n})
+			plan.groups = append(plan.groups, vllmGroup{specs: b.specs, first: b.first, index: j, of: n})
 		}
 	}
 	return plan, nil
@@ -405,9 +427,12 @@ func leastPadding(counts []int64, floor int64) int64 {
 	return best
 }
 
-// share is how many layers of spec s, of which a stage holds those from lo to
-// hi, are in the group.
-func (g vllmGroup) share(lo, hi int64) int64 {
+// share is how many layers of its i-th spec, of which a stage holds those from
+// lo to hi, are in the group.
+func (g vllmGroup) share(i int, lo, hi int64) int64 {
+	if g.first != nil {
+		lo, hi = lo+g.first[i], hi+g.first[i]
+	}
 	upTo := func(n int64) int64 { // layers j < n with j % of == index
 		return (n + g.of - 1 - g.index) / g.of
 	}
@@ -418,8 +443,8 @@ func (g vllmGroup) share(lo, hi int64) int64 {
 func (p vllmGroups) kinds(g vllmGroup) string {
 	var out string
 	seen := map[vllmKind]bool{}
-	for _, s := range g.specs {
-		if k := p.layers[s].Kind; !seen[k] {
+	for i, s := range g.specs {
+		if k := p.layers[s].Kind; !seen[k] && g.share(i, 0, p.layers[s].Count) > 0 {
 			seen[k] = true
 			if out != "" {
 				out += "+"
