@@ -246,17 +246,26 @@ const e2m1Max = 6
 type e2m1Coder [7]int32
 
 // newE2M1Coder sets up the midpoints between the codes' magnitudes, as bits: those
-// of positive floats are ordered like the floats. d is half the scale. A value on
-// a midpoint gets the lower magnitude, or the even code.
-func newE2M1Coder(d float32, even bool) (c e2m1Coder) {
+// of positive floats are ordered like the floats. d is half the scale.
+func newE2M1Coder(d float32, t ties) (c e2m1Coder) {
 	for i := range c {
 		c[i] = int32(math.Float32bits((e2m1[i] + e2m1[i+1]) / 2 * d))
-		if even && i%2 == 1 {
+		if t == tiesUp || t == tiesEven && i%2 == 1 {
 			c[i]--
 		}
 	}
 	return c
 }
+
+// ties says which code a value on a midpoint gets: the lower magnitude, the even
+// code or the higher magnitude.
+type ties uint8
+
+const (
+	tiesDown ties = iota
+	tiesEven
+	tiesUp
+)
 
 // nearest returns the code nearest to v; what rounds to 0 has no sign.
 func (c *e2m1Coder) nearest(v float32) uint8 {
@@ -307,7 +316,7 @@ func floorLog2(v float32) int {
 
 // encodeMXFP4 stores an e8m0 exponent, 127 + what exponent makes of the largest
 // magnitude, and e2m1 codes.
-func encodeMXFP4(exponent func(largest float32) int, even bool) func([]byte, []float32, float32) bool {
+func encodeMXFP4(exponent func(largest float32) int, t ties) func([]byte, []float32, float32) bool {
 	return func(dst []byte, x []float32, _ float32) bool {
 		signed := extreme(x)
 		e := 0
@@ -315,7 +324,7 @@ func encodeMXFP4(exponent func(largest float32) int, even bool) func([]byte, []f
 			e = min(max(exponent(max(signed, -signed))+127, 0), 254)
 		}
 		dst[0] = byte(e)
-		coder := newE2M1Coder(e8m0(byte(e))/2, even)
+		coder := newE2M1Coder(e8m0(byte(e))/2, t)
 		coder.pairs(dst[1:17], x)
 		return true
 	}
@@ -383,7 +392,7 @@ func encodeNVFP4(dst []byte, x []float32, _ float32) bool {
 			clear(codes)
 			continue
 		}
-		coder := newE2M1Coder(kernels.GetE4M3(dst[s])/2, false)
+		coder := newE2M1Coder(kernels.GetE4M3(dst[s])/2, tiesDown)
 		coder.pairs(codes, sub)
 	}
 	return true
@@ -409,7 +418,7 @@ func encodeNVFP4TS(dst []byte, x []float32, tensor float32) bool {
 	if d == 0 {
 		return true
 	}
-	coder := newE2M1Coder(0.5, true)
+	coder := newE2M1Coder(0.5, tiesEven)
 	for j := range 8 {
 		dst[1+j] = coder.nearest(x[j]/d) | coder.nearest(x[j+8]/d)<<4
 	}

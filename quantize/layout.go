@@ -3,6 +3,8 @@ package quantize
 import (
 	"fmt"
 	"strconv"
+
+	"kvq/kernels"
 )
 
 // A Field is one row of a byte-layout table.
@@ -74,7 +76,7 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 		for _, field := range blockLayouts[f.Name].fields {
 			n := field.bytes
 			if n == 0 {
-				n = dim
+				n = kernels.PackedLen(dim, f.Bits)
 			}
 			block.Fields = append(block.Fields, Field{strconv.Itoa(at), strconv.Itoa(n), field.name, field.kind, field.meaning})
 			at += n
@@ -172,7 +174,8 @@ func (s *Scheme) formula() string {
 	return text
 }
 
-// blockLayouts are the layouts of the Block formats; 0 bytes stand for one a channel.
+// blockLayouts are the layouts of the Block formats; 0 bytes stand for the codes of
+// a row.
 var blockLayouts = map[string]struct {
 	fields  []blockField
 	formula string
@@ -190,6 +193,27 @@ var blockLayouts = map[string]struct {
 	"nvfp4-ts":    {[]blockField{{1, "d", "e4m3", "scale"}, {8, "qs", "e2m1×2", "channel j low nibble, j+8 high"}}, "x̂ = (d·tensor scale)·e2m1(q)"},
 	"q6_0":        {[]blockField{{2, "d", "f16", "scale"}, {8, "qh", "u2×4", "upper bits of channels j, j+16, j+8, j+24"}, {16, "qs", "u4×2", nibbles32}}, "x̂ = d·(q − 32)"},
 	"q8_kv":       {[]blockField{{4, "d", "f32", "scale"}, {4, "sum", "int32", "sum of the codes"}, {0, "qs", "int8", "codes"}}, "x̂ = d·q"},
+	"mlx2":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {16, "codes", "u2", "channel by channel"}}, "x̂ = scale·q + bias"},
+	"mlx3":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {24, "codes", "u3", "channel by channel"}}, "x̂ = scale·q + bias"},
+	"mlx4":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {32, "codes", "u4", "channel by channel"}}, "x̂ = scale·q + bias"},
+	"mlx6":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {48, "codes", "u6", "channel by channel"}}, "x̂ = scale·q + bias"},
+	"mlx8":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {64, "codes", "u8", "channel by channel"}}, "x̂ = scale·q + bias"},
+	"quanto2":     {[]blockField{{2, "scale", "f16", ""}, {2, "zero", "int16", "zero point"}, {16, "codes", "u2", "channel by channel"}}, "x̂ = scale·(q − zero)"},
+	"quanto4":     {[]blockField{{2, "scale", "f16", ""}, {2, "zero", "int16", "zero point"}, {32, "codes", "u4", "channel by channel"}}, "x̂ = scale·(q − zero)"},
+	"mid2":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {8, "codes", "u2", "channel by channel"}}, "x̂ = max·((2q + 1)/4 − 1)"},
+	"mid3":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {12, "codes", "u3", "channel by channel"}}, "x̂ = max·((2q + 1)/8 − 1)"},
+	"mid4":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {16, "codes", "u4", "channel by channel"}}, "x̂ = max·((2q + 1)/16 − 1)"},
+	"mid5":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {20, "codes", "u5", "channel by channel"}}, "x̂ = max·((2q + 1)/32 − 1)"},
+	"mid6":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {24, "codes", "u6", "channel by channel"}}, "x̂ = max·((2q + 1)/64 − 1)"},
+	"mid7":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {28, "codes", "u7", "channel by channel"}}, "x̂ = max·((2q + 1)/128 − 1)"},
+	"mid8":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {32, "codes", "u8", "channel by channel"}}, "x̂ = max·((2q + 1)/256 − 1)"},
+	"mx16fp4":     {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {8, "codes", "e2m1", "channel by channel"}}, "x̂ = 2^(e−127)·e2m1(q)"},
+	"tq2":         {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u2", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
+	"tq2-nc":      {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u2", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
+	"tq3":         {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u3", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
+	"tq3-nc":      {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u3", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
+	"tq4":         {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u4", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
+	"tq4-nc":      {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u4", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
 }
 
 // A blockField is a field of a block.
