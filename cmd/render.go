@@ -213,7 +213,9 @@ func plain(w io.Writer, align []tw.Align) *tablewriter.Table {
 func (t *table) writeText(w io.Writer, color bool) error {
 	headers, align, rows := t.visible()
 	if t.title != "" {
-		fmt.Fprintln(w, styled(color, "title", t.title))
+		for _, line := range wrap(t.title, textWidth) {
+			fmt.Fprintln(w, styled(color, "title", line))
+		}
 	}
 	if len(rows) > 0 {
 		lifted := make([]string, len(rows))

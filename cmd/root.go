@@ -97,6 +97,7 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
 		newVersion(s),
 	)
 	root.SetHelpCommand(newHelp())
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", textWidth)))
 	root.InitDefaultCompletionCmd()
 	return root
 }

@@ -43,7 +43,8 @@ func addSourceFlags(f *pflag.FlagSet, o *sourceOptions) {
 	f.Float64Var(&o.scale, "scale", 0, "attention scale; default: the dump's, else 1/sqrt(head_dim)")
 	f.IntVar(&o.window, "window", 0, "sliding window in `TOKENS`, 0 for none; default: the dump's")
 	f.Float64Var(&o.softcap, "softcap", 0, "logit softcap, 0 for none; default: the dump's")
-	f.BoolVar(&o.causal, "causal", true, "a query sees no later token; default: the dump's")
+	f.BoolVar(&o.causal, "causal", true, "a query sees no later token; default: the dump's, else true")
+	f.Lookup("causal").DefValue = "false" // so that help does not claim a second default
 }
 
 // settle turns the flags that were given into read options.
