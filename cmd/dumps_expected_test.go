@@ -15,9 +15,6 @@ import (
 	"kvq/eval"
 )
 
-// pendingSchemes are schemes of the expected figures that kvq does not have yet.
-var pendingSchemes = []string{"mxfp4", "nvfp4", "q4_0", "q8_0"}
-
 // TestDumpsExpected compares evaluations of captured tensors with the figures
 // of an independent double-precision program. KVQ_DUMPS_EXPECTED names another
 // table of the same columns, its dumps in the folder dumps beside it.
@@ -41,17 +38,12 @@ func TestDumpsExpected(t *testing.T) {
 		t.Run(key.file+"/layer="+key.layer+"/queries="+key.queries, func(t *testing.T) {
 			var schemes []string
 			for _, row := range of[key] {
-				if !slices.Contains(pendingSchemes, row[3]) {
-					schemes = append(schemes, row[3])
-				}
+				schemes = append(schemes, row[3])
 			}
 			r := evaluate(t, filepath.Join(folder, key.file), key.layer, key.queries, schemes)
 			pairs := float64(r.Dumps[0].QueryRows * r.Dumps[0].QueryHeads)
 			for _, row := range of[key] {
 				t.Run(row[3], func(t *testing.T) {
-					if slices.Contains(pendingSchemes, row[3]) {
-						t.Skip("not there yet")
-					}
 					i := slices.IndexFunc(r.Rows, func(have eval.Row) bool { return have.Scheme == row[3] })
 					if i < 0 {
 						t.Fatal("no such row")

@@ -152,7 +152,28 @@ const (
 // recommend picks the scheme to try first: of the pairs, or where none was run
 // of the keys alone, the one of the fewest bits that stays within the limits,
 // one that can be built while decoding before any other. nil where there is no
-// choice.
+// choice. Engines that run the scheme as it was measured come with their flags.
+func (t *table) recommend(rows []Summary) *Recommendation {
+	r := recommend(rows)
+	if r == nil {
+		return nil
+	}
+	for _, c := range t.plan.combos {
+		if c.name != r.Scheme {
+			continue
+		}
+		for _, d := range c.runsOn {
+			if r.Flags == nil {
+				r.Flags = map[string]string{}
+			}
+			if r.Flags[d.Engine] == "" {
+				r.Flags[d.Engine] = d.Flags
+			}
+		}
+	}
+	return r
+}
+
 func recommend(rows []Summary) *Recommendation {
 	for _, kind := range []string{"pairs", "keys", "values"} {
 		var all []*Summary

@@ -29,6 +29,7 @@ type combo struct {
 	name   string
 	online bool
 	side   [2]int
+	runsOn []quantize.Deployment
 }
 
 // A side is a scheme on one tensor.
@@ -52,7 +53,7 @@ func newPlan(names []string) (*plan, error) {
 		if pair.K == nil && pair.V == nil {
 			return nil, &quantize.SchemeError{Name: name, Reason: "nothing is quantized"}
 		}
-		c := combo{name: pair.Name(), online: pair.Online()}
+		c := combo{name: pair.Name(), online: pair.Online(), runsOn: pair.Deployments()}
 		if seen[c.name] {
 			continue
 		}

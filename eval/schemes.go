@@ -11,7 +11,8 @@ func DefaultSchemes() []string {
 			}
 		}
 	}
-	sides = append(sides, "int6-token", "int3-asym-channel/32", "int2-asym-token/32", "int2-asym-channel/32")
+	sides = append(sides, "int6-token", "int3-asym-channel/32", "int2-asym-token/32", "int2-asym-channel/32",
+		"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "mxfp4", "nvfp4")
 
 	var names []string
 	for _, s := range sides {
@@ -24,5 +25,6 @@ func DefaultSchemes() []string {
 		"f16", "e4m3-raw", "int8-token",
 		"int8-channel/32:int8-token", "int8-channel/32:int4-token/32",
 		"int4-asym-channel/32:int4-asym-token/32", "int2-asym-channel/32:int2-asym-token/32",
+		"q8_0", "q8_0:q4_0", "q4_0", "nvfp4",
 		"int4-token/32", "int3-asym-channel/32:int3-asym-token/32")
 }

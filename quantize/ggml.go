@@ -368,7 +368,7 @@ func decodeMXFP4(dst []float32, src []byte, _ float32) {
 // and above to 448.
 func ue4m3(v float32) uint8 {
 	if v < 0x1p-6 {
-		return uint8(min(float32(v*512)+0.5, 7))
+		return uint8(float32(v*512) + 0.5)
 	}
 	v = min(v, kernels.MaxE4M3)
 	code := (math.Float32bits(v)+1<<19)>>20 - (127-7)<<3
