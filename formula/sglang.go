@@ -2,6 +2,7 @@ package formula
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,8 +15,8 @@ func SGLang() Engine {
 		Name:  "sglang",
 		Title: "SGLang's token pools, as its logs of 2025 and 2026 print them",
 		Options: []Option{
-			{"page-size", "1", "tokens of a page; 64 where the model has a sparse-attention indexer"},
-			{"swa-ratio", "0.8", "slots of the windowed layers' pool over those of the full layers', as --swa-full-tokens-ratio"},
+			{"page-size", "1", "tokens of a page; 64 beside a sparse-attention indexer, 256 for DeepSeek-V4"},
+			{"swa-ratio", "0.8", "slots of the windowed layers' pool over those of the full layers', as --swa-full-tokens-ratio; 0.1 for DeepSeek-V4"},
 			{"tokens", "context times sequences", "tokens of the pool, as max_total_num_tokens in the log"},
 			{"mamba-slots", "sequences", "recurrent states kept beside the spare one, as max_mamba_cache_size"},
 		},
@@ -45,6 +46,16 @@ func (s sparseLatent) Size(heads, tokens, dim int64) (data, metadata int64, err 
 	}
 	var c calc
 	return c.mul(heads, tokens, 640), c.mul(heads, tokens, 16), c.err
+}
+
+// sglangTwoPools reports whether SGLang gives the windowed layers of a family
+// a pool of their own. It lists architectures; in all others every layer keeps
+// every token. A family that is not known is taken to be on the list.
+func sglangTwoPools(family string) bool {
+	family = strings.ToLower(family)
+	return family == "" || slices.ContainsFunc([]string{
+		"llama4", "deepseek_v4", "gpt_oss", "gpt-oss", "mimo_v2", "step3p5", "step3p7", "gemma4", "diffusion_gemma", "laguna", "mellum",
+	}, func(f string) bool { return strings.HasPrefix(family, f) })
 }
 
 // times is n x ratio rounded down, as the engine computes it in floating point.
@@ -78,23 +89,30 @@ func reserveSGLang(req Request) (Reservation, error) {
 	}
 	req.Scheme = s
 	indexed, windowed, latent, full := false, false, false, false
+	window := int64(0) // the longest
 	for _, g := range req.Model.Geometry {
 		indexed = indexed || g.Extra == Index
-		windowed = windowed || g.Kind == Sliding || g.Kind == Chunked
 		full = full || g.Kind == Full
 		latent = latent || g.Latent()
+		if g.Kind == Sliding || g.Kind == Chunked {
+			windowed, window = true, max(window, g.Window)
+		}
 	}
-	windowed = windowed && full // a model of windows alone has one pool
+	v4 := compressed(req.Model)
+	_, asked := req.Options["swa-ratio"]
+	windowed = windowed && (full || v4) && (asked || sglangTwoPools(req.Model.Family))
 	if k := s.K.(bitsSide); indexed && latent && k.bits == 8 {
 		req.Scheme.K = sparseLatent{k}
 	}
-	page := int64(1)
-	if indexed {
+	page, ratio := int64(1), 0.8
+	switch {
+	case v4:
+		page, ratio = 256, 0.1
+	case indexed:
 		page = 64
 	}
 	o := optionReader{Options: req.Options}
 	page = o.int("page-size", page, 1)
-	ratio := 0.8
 	if text, ok := req.Options["swa-ratio"]; ok {
 		r, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(r > 0 && r <= 1) {
@@ -108,36 +126,36 @@ func reserveSGLang(req Request) (Reservation, error) {
 		return Reservation{}, o.err
 	}
 	var c calc
-	asked := c.mul(req.Context, req.Sequences)
+	needed := c.mul(req.Context, req.Sequences)
 	tokens := given
 	if given == 0 {
-		tokens = c.roundUp(asked, page)
+		tokens = c.roundUp(needed, page)
 		if windowed {
-			// The windowed pool has to hold every sequence's window.
-			window := int64(0)
+			// The windowed pool has to hold every sequence's window, and more
+			// than a window and a page for one to be let in.
+			least := c.add(window, page, 1)
 			for _, g := range req.Model.Geometry {
 				if g.Kind == Sliding || g.Kind == Chunked {
-					window = max(window, c.mul(g.Tokens(req.Context), req.Sequences))
+					least = max(least, c.mul(g.Tokens(req.Context), req.Sequences))
 				}
 			}
-			window = c.roundUp(window, page)
-			tokens = max(tokens, c.roundUp(leastTimes(&c, ratio, window), page))
+			tokens = max(tokens, c.roundUp(leastTimes(&c, ratio, c.roundUp(least, page)), page))
 		}
 	}
 	small := times(&c, ratio, tokens) / page * page
 	if c.err != nil {
 		return Reservation{}, c.err
 	}
-	rows, window := c.add(tokens, page), c.add(small, page)
+	rows, windowRows := c.add(tokens, page), c.add(small, page)
 	if !windowed {
-		window = rows
+		windowRows = rows
 	}
 	r, pools, err := slotRule{
 		pooled: true,
 		slots: func(g Group) int64 {
 			switch g.Kind {
 			case Sliding, Chunked:
-				return window
+				return windowRows
 			case Compressed:
 				return c.add(rows/g.Ratio, c.mul(g.Window, req.Sequences))
 			}
@@ -175,8 +193,11 @@ func reserveSGLang(req Request) (Reservation, error) {
 	detail("swa_v_pool_bytes", "V size of a rank, windowed layers", pools.windowV)
 	detail("index_pool_bytes", "index keys of a rank", pools.index)
 	detail("state_pool_bytes", "states of a rank", pools.state)
-	if asked > tokens {
-		r.Refusal = fmt.Sprintf("%d tokens do not fit a pool of %d", asked, tokens)
+	switch {
+	case needed > tokens:
+		r.Refusal = fmt.Sprintf("%d tokens do not fit a pool of %d", needed, tokens)
+	case windowed && small <= window+page:
+		r.Refusal = fmt.Sprintf("a windowed pool of %d tokens cannot take one prefill of %d and a page of %d", small, window, page)
 	}
 	if f := strings.ToLower(req.Model.Family); strings.HasPrefix(f, "gemma3n") || strings.HasPrefix(f, "gemma4") {
 		shared := int64(0)
