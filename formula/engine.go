@@ -22,6 +22,9 @@ type Engine struct {
 	Scheme func(name string) (Scheme, error)
 	// DefaultSchemes is priced where no scheme is named; nil means kvq's set.
 	DefaultSchemes []string
+	// SharesPrefix: the engine stores what sequences have in common once. A
+	// Request to another one must have no Prefix.
+	SharesPrefix bool
 	// Reserve is a pure function. Its bytes never shrink when the context or
 	// the number of sequences grows, save for schemes that keep a window of
 	// recent tokens in full precision.
@@ -32,6 +35,10 @@ type Engine struct {
 	// Explain writes the formula of a request with its numbers in it, a line
 	// each; nil leaves it to the components and details of the Reservation.
 	Explain func(Request) ([]string, error)
+
+	// inside turns a request into one whose cache holds the draft's as well;
+	// nil or false where the engine gives a draft a cache apart.
+	inside func(Request, Draft) (Request, bool, error)
 }
 
 // An Option documents one key of --engine-opt.
@@ -52,6 +59,7 @@ type Request struct {
 	Model     *Model
 	Context   int64 // tokens of each sequence
 	Sequences int64
+	Prefix    int64 // how many of the tokens are the same in every sequence, at their beginning
 	TP, PP    int64 // tensor and pipeline parallel ranks, 1 for a single device
 	Scheme    Scheme
 	Options   Options

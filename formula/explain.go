@@ -14,16 +14,27 @@ func explainIdeal(req Request) ([]string, error) {
 	var terms []string
 	sequences := counted(req.Sequences, "sequence")
 	for _, g := range req.Model.Geometry {
-		l, err := idealLayer(g, req.Context, req.TP, req.Scheme)
+		prefix, l, err := idealLayers(g, req)
 		if err != nil {
 			return nil, err
+		}
+		kept, shared := g.Tokens(req.Context), g.shared(req.Context, req.Prefix)
+		lines = append(lines, fmt.Sprintf("%s: a layer keeps %s = %s vectors", g, g.rule(), thousands(kept)))
+		if shared > 0 {
+			one := c.add(prefix.k.data, prefix.k.metadata, prefix.v.data, prefix.v.metadata, prefix.index)
+			bytes := c.mul(g.Count, one)
+			total = c.add(total, bytes)
+			terms = append(terms, thousands(bytes))
+			lines = append(lines, fmt.Sprintf("  %s of them are the prefix's, stored once: %d layers x %s B = %s B", thousands(shared), g.Count, thousands(one), thousands(bytes)))
+		}
+		if kept == shared {
+			continue
 		}
 		one := c.add(l.k.data, l.k.metadata, l.v.data, l.v.metadata, l.index)
 		bytes := c.mul(g.Count, one, req.Sequences)
 		total = c.add(total, bytes)
 		terms = append(terms, thousands(bytes))
-		tokens := thousands(g.Tokens(req.Context))
-		lines = append(lines, fmt.Sprintf("%s: a layer keeps %s = %s vectors", g, g.rule(), tokens))
+		tokens := thousands(kept - shared)
 		if l.index > 0 {
 			lines = append(lines, fmt.Sprintf("  index keys of %d: %s B", g.HeadDimK, thousands(l.index)))
 		}
@@ -35,7 +46,7 @@ func explainIdeal(req Request) ([]string, error) {
 			if side.size.elements == 0 {
 				continue
 			}
-			heads := side.size.elements / max(1, g.Tokens(req.Context)) / side.dim
+			heads := side.size.elements / max(1, kept-shared) / side.dim
 			line := fmt.Sprintf("  %s as %s: %d heads x %s x %d elements = %s B", side.name, side.scheme, heads, tokens, side.dim, thousands(side.size.data))
 			if side.size.metadata > 0 {
 				line += fmt.Sprintf(" + %s B metadata", thousands(side.size.metadata))

@@ -114,6 +114,20 @@ func (g Group) Tokens(s int64) int64 {
 	}
 }
 
+// shared is how many of the vectors that a layer keeps of s tokens belong to a
+// prefix of p tokens: those that sequences with that prefix have in common.
+func (g Group) shared(s, p int64) int64 {
+	p = min(p, s)
+	switch g.Kind {
+	case Sliding, Chunked:
+		return min(s, g.Window) - min(s-p, g.Window)
+	case Compressed:
+		return p/g.Ratio + min(s, g.Window) - min(s-p, g.Window)
+	default:
+		return p
+	}
+}
+
 // Layers counts the layers that keep tokens; extra tensors add none.
 func (g Geometry) Layers() int64 {
 	n := int64(0)

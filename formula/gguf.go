@@ -42,6 +42,9 @@ type GGUF struct {
 	WeightBytes int64
 	// Parameters is the number of elements of all listed tensors.
 	Parameters int64
+	// expertBytes is the part of WeightBytes that holds the experts of
+	// mixtures, of which a token uses some.
+	expertBytes int64
 
 	values map[string]ggufValue
 	names  map[string]bool
@@ -151,6 +154,7 @@ func (g *GGUF) join(part *GGUF) {
 		g.WeightBytes = -1
 	default:
 		g.WeightBytes += part.WeightBytes
+		g.expertBytes += part.expertBytes
 	}
 }
 
@@ -224,7 +228,22 @@ func (g *GGUF) tensor(d *ggufReader) {
 		g.WeightBytes = -1
 		return
 	}
-	g.WeightBytes += elements / t.block * t.size
+	bytes := elements / t.block * t.size
+	g.WeightBytes += bytes
+	if strings.Contains(name, "_exps.") {
+		g.expertBytes += bytes
+	}
+}
+
+// ActiveWeightBytes is the part of WeightBytes that one token uses: of a
+// mixture's experts as many as the header says, everything else whole.
+func (g *GGUF) ActiveWeightBytes() int64 {
+	all, _ := g.Int(g.Architecture() + ".expert_count")
+	used, _ := g.Int(g.Architecture() + ".expert_used_count")
+	if g.WeightBytes < 0 || used < 1 || used >= all {
+		return g.WeightBytes
+	}
+	return g.WeightBytes - g.expertBytes + mulDiv(g.expertBytes, used, all)
 }
 
 // Architecture is the value of general.architecture, "" when absent.

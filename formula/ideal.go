@@ -13,10 +13,11 @@ import "fmt"
 // blocks are split as evenly as they go, the first stages taking one more.
 func Ideal() Engine {
 	return Engine{
-		Name:    "ideal",
-		Title:   "the exact sum over layers: no blocks, no padding",
-		Reserve: reserveIdeal,
-		Explain: explainIdeal,
+		Name:         "ideal",
+		Title:        "the exact sum over layers: no blocks, no padding",
+		SharesPrefix: true,
+		Reserve:      reserveIdeal,
+		Explain:      explainIdeal,
 	}
 }
 
@@ -34,10 +35,11 @@ func reserveIdeal(req Request) (Reservation, error) {
 	parts := map[string]Component{}
 	layers := make([]layerSize, len(req.Model.Geometry))
 	for i, g := range req.Model.Geometry {
-		l, err := idealLayer(g, req.Context, req.TP, req.Scheme)
+		prefix, own, err := idealLayers(g, req)
 		if err != nil {
 			return Reservation{}, fmt.Errorf("group %s: %w", g, err)
 		}
+		l := prefix.plus(&c, own, req.Sequences)
 		layers[i] = l
 		for _, part := range []struct {
 			to  *int64
@@ -47,7 +49,7 @@ func reserveIdeal(req Request) (Reservation, error) {
 			{&r.KBytes, c.add(l.k.data, l.k.metadata)}, {&r.VBytes, c.add(l.v.data, l.v.metadata)},
 			{&r.KElements, l.k.elements}, {&r.VElements, l.v.elements},
 		} {
-			*part.to = c.add(*part.to, c.mul(g.Count, part.one, req.Sequences))
+			*part.to = c.add(*part.to, c.mul(g.Count, part.one))
 		}
 		name := AttentionKV
 		switch {
@@ -56,8 +58,8 @@ func reserveIdeal(req Request) (Reservation, error) {
 		case g.Kind == Sliding || g.Kind == Chunked:
 			name = SlidingKV
 		}
-		k := c.mul(g.Count, c.add(l.k.data, l.k.metadata, l.index), req.Sequences)
-		v := c.mul(g.Count, c.add(l.v.data, l.v.metadata), req.Sequences)
+		k := c.mul(g.Count, c.add(l.k.data, l.k.metadata, l.index))
+		v := c.mul(g.Count, c.add(l.v.data, l.v.metadata))
 		parts[name] = Component{name, c.add(parts[name].Bytes, k, v), c.add(parts[name].K, k), c.add(parts[name].V, v)}
 	}
 	r.State = c.mul(c.keep(req.Model.StateBytes()), req.Sequences)
@@ -75,7 +77,7 @@ func reserveIdeal(req Request) (Reservation, error) {
 	for _, s := range stages {
 		device := int64(0)
 		for i, n := range s.groups {
-			device = c.add(device, c.mul(n, layers[i].device, req.Sequences))
+			device = c.add(device, c.mul(n, layers[i].device))
 		}
 		for i, n := range s.states {
 			state := req.Model.States[i]
@@ -94,8 +96,8 @@ func reserveIdeal(req Request) (Reservation, error) {
 	return r, nil
 }
 
-// layerSize is one layer of one sequence: over all tensor parallel ranks, and
-// on the fullest of them.
+// layerSize is what one layer keeps: over all tensor parallel ranks, and on the
+// fullest of them.
 type layerSize struct {
 	k, v   sideSize
 	index  int64 // index keys are on neither side
@@ -104,8 +106,32 @@ type layerSize struct {
 
 type sideSize struct{ data, metadata, elements int64 }
 
-func idealLayer(g Group, context, tp int64, scheme Scheme) (layerSize, error) {
-	tokens := g.Tokens(context)
+// plus adds n times another size.
+func (l layerSize) plus(c *calc, other layerSize, n int64) layerSize {
+	side := func(a, b sideSize) sideSize {
+		return sideSize{c.add(a.data, c.mul(n, b.data)), c.add(a.metadata, c.mul(n, b.metadata)), c.add(a.elements, c.mul(n, b.elements))}
+	}
+	return layerSize{side(l.k, other.k), side(l.v, other.v), c.add(l.index, c.mul(n, other.index)), c.add(l.device, c.mul(n, other.device))}
+}
+
+// idealLayers prices a layer of the group: what all sequences have in common,
+// and what each has of its own.
+func idealLayers(g Group, req Request) (prefix, own layerSize, err error) {
+	shared := g.shared(req.Context, req.Prefix)
+	if shared > 0 {
+		if prefix, err = idealLayer(g, shared, req.TP, req.Scheme); err != nil {
+			return prefix, own, err
+		}
+		if shared == g.Tokens(req.Context) {
+			return prefix, own, nil
+		}
+	}
+	own, err = idealLayer(g, g.Tokens(req.Context)-shared, req.TP, req.Scheme)
+	return prefix, own, err
+}
+
+// idealLayer prices a layer of the group that keeps so many vectors.
+func idealLayer(g Group, tokens, tp int64, scheme Scheme) (layerSize, error) {
 	// Ranks alike: so many of them, each with so many heads.
 	type share struct{ ranks, heads int64 }
 	shares := []share{{g.KVHeads % tp, g.KVHeads/tp + 1}, {tp - g.KVHeads%tp, g.KVHeads / tp}}

@@ -54,3 +54,10 @@ func ceilDiv(a, b int64) int64 {
 
 // roundUp is the smallest multiple of unit that is at least n.
 func roundUp(n, unit int64) (int64, error) { return product(ceilDiv(n, unit), unit) }
+
+// mulDiv is a*b/c rounded down, for a, b >= 0 and 0 < b <= c, whatever a*b is.
+func mulDiv(a, b, c int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	q, _ := bits.Div64(hi, lo, uint64(c))
+	return int64(q)
+}

@@ -34,6 +34,7 @@ func LlamaCpp() Engine {
 		Variants:       []string{"swa-full=yes"},
 		Reserve:        reserveLlamaCpp,
 		Explain:        explainLlamaCpp,
+		inside:         draftInLlamaCpp,
 	}
 }
 

@@ -53,6 +53,9 @@ type Row struct {
 	OutgrowsWeights int64
 }
 
+// ErrPrefix is a prefix that the engine has no way to store once.
+var ErrPrefix = errors.New("a prefix that sessions share is stored once for each of them")
+
 // slopeSpan is over how many tokens the marginal bytes of a token are taken.
 const slopeSpan = 256
 
@@ -66,6 +69,9 @@ func Price(engine Engine, req Request, baseline *Scheme, budget Budget) (Row, er
 	row := Row{Scheme: req.Scheme}
 	if req.Context < 1 || req.Sequences < 1 || req.TP < 1 || req.PP < 1 {
 		return row, errors.New("context, sequences and devices are counted from 1")
+	}
+	if req.Prefix < 0 || req.Prefix > 0 && !engine.SharesPrefix {
+		return row, fmt.Errorf("%s: %w", engine.Name, ErrPrefix)
 	}
 	devices, err := product(req.TP, req.PP)
 	if err != nil {

@@ -22,6 +22,7 @@ func SGLang() Engine {
 		},
 		Scheme:         sglangScheme,
 		DefaultSchemes: []string{"auto", "fp8_e4m3", "fp4_e2m1"},
+		SharesPrefix:   true,
 		Reserve:        reserveSGLang,
 	}
 }
@@ -126,7 +127,9 @@ func reserveSGLang(req Request) (Reservation, error) {
 		return Reservation{}, o.err
 	}
 	var c calc
-	needed := c.mul(req.Context, req.Sequences)
+	// The radix cache finds whole pages of all but a request's last token.
+	shared := min(req.Prefix, req.Context-1) / page * page
+	needed := c.mul(req.Context, req.Sequences) - c.mul(shared, req.Sequences-1)
 	tokens := given
 	if given == 0 {
 		tokens = c.roundUp(needed, page)
@@ -152,6 +155,7 @@ func reserveSGLang(req Request) (Reservation, error) {
 	}
 	r, pools, err := slotRule{
 		pooled: true,
+		shared: shared,
 		slots: func(g Group) int64 {
 			switch g.Kind {
 			case Sliding, Chunked:

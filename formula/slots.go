@@ -14,6 +14,9 @@ type slotRule struct {
 	pooled bool
 	// held is how many of them one sequence fills; nil is Group.Tokens.
 	held func(Group) int64
+	// shared is how many of them all sequences have in common, where each
+	// token has a slot: windows have none. It is 0 without a prefix.
+	shared int64
 	// indexKey is the bytes of an indexer's key of so many elements, scales
 	// apart; nil is 2 bytes an element.
 	indexKey func(dim int64) (data, scales int64)
@@ -71,12 +74,16 @@ func (rule slotRule) reserve(req Request) (Reservation, slotPools, error) {
 			held = rule.held(g)
 		}
 		ranks := c.mul(g.Count, req.TP)
+		common := int64(0)
+		if g.Kind == Full {
+			common = rule.shared
+		}
 		if g.Extra == Index {
 			data, scales := c.mul(g.HeadDimK, elementBytes), int64(0)
 			if rule.indexKey != nil {
 				data, scales = rule.indexKey(g.HeadDimK)
 			}
-			filled := c.mul(ranks, heads, held, req.Sequences)
+			filled := c.mul(ranks, heads, c.mul(held, req.Sequences)-c.mul(common, req.Sequences-1))
 			r.Data = c.add(r.Data, c.mul(filled, data))
 			r.Metadata = c.add(r.Metadata, c.mul(filled, scales))
 			p := part(IndexerKeys)
@@ -92,15 +99,21 @@ func (rule slotRule) reserve(req Request) (Reservation, slotPools, error) {
 		kPool, kScales := size(req.Scheme.K, heads, slots, g.HeadDimK)
 		vPool, vScales := size(req.Scheme.V, heads, slots, g.HeadDimV)
 		kPool, vPool = c.mul(copies, c.add(kPool, kScales)), c.mul(copies, c.add(vPool, vScales))
-		kData, kMeta := size(req.Scheme.K, heads, held, g.HeadDimK)
-		vData, vMeta := size(req.Scheme.V, heads, held, g.HeadDimV)
-		all := c.mul(ranks, req.Sequences)
-		k, v := c.mul(all, c.add(kData, kMeta)), c.mul(all, c.add(vData, vMeta))
-		r.Data = c.add(r.Data, c.mul(all, c.add(kData, vData)))
-		r.Metadata = c.add(r.Metadata, c.mul(all, c.add(kMeta, vMeta)))
+		all, again := c.mul(ranks, req.Sequences), c.mul(ranks, req.Sequences-1)
+		stored := func(s Sizer, dim int64) (data, scales int64) {
+			data, scales = size(s, heads, held, dim)
+			twiceData, twiceScales := size(s, heads, common, dim)
+			return c.mul(all, data) - c.mul(again, twiceData), c.mul(all, scales) - c.mul(again, twiceScales)
+		}
+		kData, kMeta := stored(req.Scheme.K, g.HeadDimK)
+		vData, vMeta := stored(req.Scheme.V, g.HeadDimV)
+		k, v := c.add(kData, kMeta), c.add(vData, vMeta)
+		r.Data = c.add(r.Data, kData, vData)
+		r.Metadata = c.add(r.Metadata, kMeta, vMeta)
 		r.KBytes, r.VBytes = c.add(r.KBytes, k), c.add(r.VBytes, v)
-		r.KElements = c.add(r.KElements, c.mul(all, heads, held, g.HeadDimK))
-		r.VElements = c.add(r.VElements, c.mul(all, heads, held, g.HeadDimV))
+		vectors := c.mul(heads, c.mul(all, held)-c.mul(again, common))
+		r.KElements = c.add(r.KElements, c.mul(vectors, g.HeadDimK))
+		r.VElements = c.add(r.VElements, c.mul(vectors, g.HeadDimV))
 		windowed := g.Kind == Sliding || g.Kind == Chunked
 		p := part(AttentionKV)
 		if windowed {

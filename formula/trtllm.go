@@ -14,6 +14,7 @@ func TRTLLM() Engine {
 		},
 		Scheme:         trtllmScheme,
 		DefaultSchemes: []string{"auto", "fp8", "int8", "nvfp4"},
+		SharesPrefix:   true,
 		Reserve:        reserveTRTLLM,
 	}
 }
@@ -39,13 +40,16 @@ func reserveTRTLLM(req Request) (Reservation, error) {
 		return Reservation{}, o.err
 	}
 	var c calc
-	needed := c.mul(ceilDiv(req.Context, block), req.Sequences)
+	// Whole blocks of all but a request's last token are found again.
+	shared := min(req.Prefix, req.Context-1) / block
+	needed := c.mul(ceilDiv(req.Context, block), req.Sequences) - c.mul(shared, req.Sequences-1)
 	whole := needed
 	if pool > 0 {
 		whole = pool
 	}
 	r, _, err := slotRule{
 		pooled: true,
+		shared: shared * block,
 		slots: func(g Group) int64 {
 			n := whole
 			switch g.Kind {

@@ -37,6 +37,8 @@ func VLLM() Engine {
 		Variants:       []string{"hybrid=no"},
 		Reserve:        reserveVLLM,
 		Explain:        explainVLLM,
+		SharesPrefix:   true,
+		inside:         draftInVLLM,
 	}
 }
 
@@ -213,6 +215,9 @@ func reserveVLLM(req Request) (Reservation, error) {
 	if side.sm100 && o.gpu != "sm100" {
 		return Reservation{Refusal: fmt.Sprintf("no attention backend for %s on %s", side.name, o.gpu)}, nil
 	}
+	if req.Prefix > 0 && !o.prefix {
+		return Reservation{}, errors.New("vllm stores a prefix once only with prefix caching: add --engine-opt prefix-caching=yes")
+	}
 	model, plan, err := planVLLMModel(req, o, side.vllmCacheType)
 	var bug *vllmBug
 	var refused *vllmRefused
@@ -253,9 +258,25 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan)
 	everywhere := c.mul(req.TP, req.Sequences)
 	var r Reservation
 	var reserved int64
+	prefix, prefixBlocks := plan.shared(req)
+	taken := c.mul(total, req.Sequences) - c.mul(prefixBlocks, req.Sequences-1)
 	for _, width := range plan.bytesPerBlock {
-		r.PerDevice = max(r.PerDevice, c.mul(width, total, req.Sequences))
-		reserved = c.add(reserved, c.mul(width, total, everywhere))
+		r.PerDevice = max(r.PerDevice, c.mul(width, taken))
+		reserved = c.add(reserved, c.mul(width, taken, req.TP))
+	}
+	windowed := func(l vllmLayers) bool { return l.Kind.slides() || l.Kind == vllmChunked }
+	windows := slices.ContainsFunc(plan.layers, windowed)
+	// vectors is how many layers of a kind hold over all ranks and sequences,
+	// where each holds so many of one sequence.
+	vectors := func(l vllmLayers, tokens int64) int64 {
+		common := int64(0)
+		switch {
+		case l.Kind.keepsAll():
+			common = prefix / max(l.Ratio, 1)
+		case !windows: // they were planned as full layers
+			common = tokens - min(tokens, req.Context-prefix)
+		}
+		return c.mul(l.Count, everywhere, tokens) - c.mul(l.Count, req.TP, req.Sequences-1, common)
 	}
 	parts := map[string]*Component{}
 	part := func(name string) *Component {
@@ -282,17 +303,18 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan)
 			p.V += bytes - bytes/2
 			continue
 		case vllmIndex:
-			bytes := c.mul(n, req.Context, l.TokenBytes)
+			keys := vectors(l, req.Context)
+			bytes := c.mul(keys, l.TokenBytes)
 			scales := int64(0)
 			if l.Store == "uint8" {
-				scales = c.mul(n, req.Context, ceilDiv(l.DimK, 132)*4)
+				scales = c.mul(keys, ceilDiv(l.DimK, 132)*4)
 			}
 			r.Data, r.Metadata = c.add(r.Data, bytes-scales), c.add(r.Metadata, scales)
 			part(IndexerKeys).Bytes += bytes
 			continue
 		}
 		tokens := req.Context
-		if l.Window > 0 && (l.Kind.slides() || l.Kind == vllmChunked) {
+		if l.Window > 0 && windowed(l) {
 			tokens = min(tokens, l.Window)
 		}
 		tokens /= max(l.Ratio, 1)
@@ -304,13 +326,14 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan)
 			name = SlidingKV
 		}
 		k, v, scales := vllmContent(&c, l, model.types[i])
-		k, v, scales = c.mul(n, tokens, k), c.mul(n, tokens, v), c.mul(n, tokens, scales)
+		held := vectors(l, tokens)
+		k, v, scales = c.mul(held, k), c.mul(held, v), c.mul(held, scales)
 		p := part(name)
 		p.K, p.V, p.Bytes = c.add(p.K, k), c.add(p.V, v), c.add(p.Bytes, k, v)
 		r.Data, r.Metadata = c.add(r.Data, k+v-scales), c.add(r.Metadata, scales)
 		r.KBytes, r.VBytes = c.add(r.KBytes, k), c.add(r.VBytes, v)
-		r.KElements = c.add(r.KElements, c.mul(n, tokens, l.Heads, l.DimK))
-		r.VElements = c.add(r.VElements, c.mul(n, tokens, l.Heads, l.DimV))
+		r.KElements = c.add(r.KElements, c.mul(held, l.Heads, l.DimK))
+		r.VElements = c.add(r.VElements, c.mul(held, l.Heads, l.DimV))
 	}
 	if c.err != nil {
 		return Reservation{}, c.err

@@ -202,6 +202,27 @@ func (p vllmPlan) requestBlocks(tokens int64) (blocks []int64, total int64, err 
 	return blocks, total, c.err
 }
 
+// shared is how many tokens of the request's prefix later sequences find in the
+// cache, and in how many blocks: whole blocks of every group, of all but the
+// last token. Windows and states are each sequence's own.
+func (p vllmPlan) shared(req Request) (tokens, blocks int64) {
+	var c calc
+	unit := int64(1)
+	for _, g := range p.groups {
+		unit = c.lcm(unit, p.layers[g.specs[0]].Block)
+	}
+	if c.err != nil { // no prefix is as long
+		return 0, 0
+	}
+	tokens = min(req.Prefix, req.Context-1) / unit * unit
+	for _, g := range p.groups {
+		if l := p.layers[g.specs[0]]; l.Kind.keepsAll() {
+			blocks += tokens / l.Block
+		}
+	}
+	return tokens, blocks
+}
+
 func (l vllmLayers) blocks(c *calc, req vllmRequest, tokens int64) int64 {
 	switch l.Kind {
 	case vllmState:

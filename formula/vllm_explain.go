@@ -50,6 +50,9 @@ func explainVLLM(req Request) ([]string, error) {
 		line("%s: %s B", where, thousands(width))
 		line("  x (%s) = %s blocks x %s = %s B on each of %s", strings.Join(counts, " + "), thousands(total),
 			counted(req.Sequences, "sequence"), thousands(c.mul(width, total, req.Sequences)), counted(req.TP, "rank"))
+		if tokens, blocks := plan.shared(req); blocks > 0 {
+			line("  %s prefix tokens are in %s blocks, stored once: less %s x %s x %s B", thousands(tokens), thousands(blocks), thousands(req.Sequences-1), thousands(blocks), thousands(width))
+		}
 	}
 	if a := plan.request.available; a > 0 {
 		line("%s B available hold %s blocks, one of them the null block", thousands(a), thousands(plan.numBlocks))
