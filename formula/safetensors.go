@@ -190,6 +190,9 @@ func readSafetensorsIndex(r io.Reader) (total int64, files []string, err error) 
 	if err == nil && len(files) == 0 {
 		err = p.errorf("no weight_map that names files")
 	}
+	if err == nil {
+		err = p.end()
+	}
 	slices.Sort(files)
 	return total, files, err
 }
@@ -236,11 +239,11 @@ func readSafetensors(r io.Reader, size int64) ([]safetensor, error) {
 		tensors = append(tensors, t)
 		return err
 	})
+	if err == nil {
+		err = p.end()
+	}
 	if err != nil {
 		return nil, err
-	}
-	if _, err := p.dec.Token(); err != io.EOF {
-		return nil, p.errorf("something follows the JSON object")
 	}
 	return tensors, covered(tensors, size-8-int64(length))
 }
@@ -297,6 +300,14 @@ func (p *safetensorsParser) delim(what string, d json.Delim) error {
 		err = p.errorf("%s: want %v", what, d)
 	}
 	return err
+}
+
+// end checks that nothing but blanks is left.
+func (p *safetensorsParser) end() error {
+	if _, err := p.dec.Token(); err != io.EOF {
+		return p.errorf("something follows the JSON object")
+	}
+	return nil
 }
 
 // object calls member for every key of the object that begins here; member

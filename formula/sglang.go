@@ -155,13 +155,18 @@ func reserveSGLang(req Request) (Reservation, error) {
 	}
 	r, pools, err := slotRule{
 		pooled: true,
-		shared: shared,
+		common: func(g Group) int64 {
+			if g.Kind != Full && (windowed || g.Kind == Compressed) {
+				return 0
+			}
+			return g.shared(req.Context, shared)
+		},
 		slots: func(g Group) int64 {
 			switch g.Kind {
 			case Sliding, Chunked:
 				return windowRows
 			case Compressed:
-				return c.add(rows/g.Ratio, c.mul(g.Window, req.Sequences))
+				return c.add(max(rows, c.mul(req.Context, req.Sequences))/g.Ratio, c.mul(g.Window, req.Sequences))
 			}
 			return rows
 		},

@@ -14,9 +14,8 @@ type slotRule struct {
 	pooled bool
 	// held is how many of them one sequence fills; nil is Group.Tokens.
 	held func(Group) int64
-	// shared is how many of them all sequences have in common, where each
-	// token has a slot: windows have none. It is 0 without a prefix.
-	shared int64
+	// common is how many of those all sequences share; nil is none.
+	common func(Group) int64
 	// indexKey is the bytes of an indexer's key of so many elements, scales
 	// apart; nil is 2 bytes an element.
 	indexKey func(dim int64) (data, scales int64)
@@ -75,8 +74,8 @@ func (rule slotRule) reserve(req Request) (Reservation, slotPools, error) {
 		}
 		ranks := c.mul(g.Count, req.TP)
 		common := int64(0)
-		if g.Kind == Full {
-			common = rule.shared
+		if rule.common != nil {
+			common = rule.common(g)
 		}
 		if g.Extra == Index {
 			data, scales := c.mul(g.HeadDimK, elementBytes), int64(0)

@@ -42,20 +42,26 @@ func reserveTRTLLM(req Request) (Reservation, error) {
 	var c calc
 	// Whole blocks of all but a request's last token are found again.
 	shared := min(req.Prefix, req.Context-1) / block
-	needed := c.mul(ceilDiv(req.Context, block), req.Sequences) - c.mul(shared, req.Sequences-1)
+	apart := c.mul(ceilDiv(req.Context, block), req.Sequences)
+	needed := apart - c.mul(shared, req.Sequences-1)
 	whole := needed
 	if pool > 0 {
 		whole = pool
 	}
 	r, _, err := slotRule{
 		pooled: true,
-		shared: shared * block,
+		common: func(g Group) int64 {
+			if g.Kind != Full {
+				return 0
+			}
+			return shared * block
+		},
 		slots: func(g Group) int64 {
 			n := whole
 			switch g.Kind {
 			case Sliding, Chunked:
 				// A window that does not begin on a block touches one more.
-				n = min(n, c.mul(c.add(ceilDiv(g.Window, block), 1), req.Sequences))
+				n = min(max(n, apart), c.mul(c.add(ceilDiv(g.Window, block), 1), req.Sequences))
 			case Compressed:
 				return c.mul(g.Tokens(c.roundUp(req.Context, block)), req.Sequences)
 			}
