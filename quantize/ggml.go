@@ -365,7 +365,8 @@ func decodeMXFP4(dst []float32, src []byte, _ float32) {
 }
 
 // ue4m3 rounds v >= 0 to the unsigned e4m3 of ggml's nvfp4: halves up, and 248
-// and above to 448.
+// and above to 448. ggml itself stops at 7·2^-9 below 2^-6, where rounding up
+// would reach 2^-6 (v from 7.5·2^-9 on); no vector of it at hand has such a block.
 func ue4m3(v float32) uint8 {
 	if v < 0x1p-6 {
 		return uint8(float32(v*512) + 0.5)
