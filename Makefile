@@ -1,5 +1,6 @@
 # The areas of kernels whose assembly is generated, one file each.
 AREAS := codec decode metric
+AREAS_ARM64 := codec
 
 # Versions of tools that are no dependency of the product: they are built on
 # their own, so that they never enter go.sum.
@@ -31,11 +32,14 @@ test-purego:
 test-race:
 	go test -race -short ./...
 
-# test-arm64 runs the kernels' and schemes' tests under qemu-user.
+# test-arm64 runs the kernels' and schemes' tests under qemu-user, on a CPU
+# without FEAT_DotProd and on one with it. It needs objdump for arm64 too.
 .PHONY: test-arm64
 test-arm64:
-	for cpu in cortex-a53 neoverse-n1; do \
-	  CGO_ENABLED=0 GOARCH=arm64 go test -short -exec="qemu-aarch64 -cpu $$cpu" ./kernels ./quantize || exit 1; \
+	@for cpu in cortex-a53=neon neoverse-n1=neon,dotprod; do \
+	  echo "qemu-aarch64 -cpu $${cpu%%=*}"; \
+	  KVQ_TEST_REQUIRE_ISA=$${cpu#*=} CGO_ENABLED=0 GOARCH=arm64 \
+	    go test -short -exec="qemu-aarch64 -cpu $${cpu%%=*}" ./kernels ./quantize || exit 1; \
 	done
 
 # test-capture tests the capture script with the libraries it captures from,
@@ -83,10 +87,12 @@ vuln:
 
 # generate writes the assembly of package kernels from its generators.
 .PHONY: generate
-generate: $(AREAS:%=generate-%)
+generate: $(AREAS:%=generate-amd64-%) $(AREAS_ARM64:%=generate-arm64-%)
 
 generate-%:
-	go -C kernels/gen run ./amd64 -area $* -pkg kernels -out ../$*_amd64.s -stubs ../$*_stubs_amd64.go
+	$(eval arch := $(word 1,$(subst -, ,$*)))
+	$(eval area := $(word 2,$(subst -, ,$*)))
+	go -C kernels/gen run ./$(arch) -area $(area) -pkg kernels -out ../$(area)_$(arch).s -stubs ../$(area)_stubs_$(arch).go
 
 # check-generate regenerates a copy and fails when it differs from what is checked in.
 .PHONY: check-generate

@@ -16,6 +16,8 @@ const (
 	Generic ISA = "generic"
 	AVX2    ISA = "avx2"
 	AVX512  ISA = "avx512"
+	NEON    ISA = "neon"    // every arm64 CPU
+	DotProd ISA = "dotprod" // arm64 with FEAT_DotProd
 )
 
 // backend is the kernels of one ISA, an area of them in each field. A backend
