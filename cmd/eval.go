@@ -17,6 +17,7 @@ import (
 type evalOptions struct {
 	source       sourceOptions
 	schemes      []string
+	set          string
 	queries      string
 	cpu          cpuFlags
 	noBench      bool
@@ -58,6 +59,7 @@ Exit code 3 when a --fail-if or --baseline check does not hold.`,
 	}
 	f := c.Flags()
 	addSourceFlags(f, &o.source)
+	f.StringVar(&o.set, "set", "", "run what an `ENGINE` can deploy, as llama.cpp or vllm, or all; what does not fit is left out")
 	f.StringSliceVar(&o.schemes, "scheme", nil, "`SCHEME` or K:V pair, 'exact' leaving a side alone; repeatable, or a list")
 	f.StringVar(&o.queries, "queries", strconv.Itoa(eval.DefaultQueries), "query positions per head: `N` or all")
 	o.cpu.add(f, s)
@@ -74,8 +76,17 @@ Exit code 3 when a --fail-if or --baseline check does not hold.`,
 }
 
 func runEval(ctx context.Context, o evalOptions, out *output) error {
+	if o.set != "" {
+		if len(o.schemes) > 0 {
+			return usagef("--set and --scheme: want one of them")
+		}
+		var err error
+		if o.schemes, err = quantize.Set(o.set); err != nil {
+			return err
+		}
+	}
 	options := eval.Options{
-		Schemes: o.schemes, PerHead: o.perHead, OutlierRatio: o.outlierRatio,
+		Schemes: o.schemes, Optional: o.set != "", PerHead: o.perHead, OutlierRatio: o.outlierRatio,
 		Threads: o.cpu.threads, Version: versionOf(),
 	}
 	var err error

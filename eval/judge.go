@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"kvq/quantize"
 )
 
 // kindOf tells rows apart that compare with each other: keys alone, values
@@ -272,26 +270,7 @@ func recommendOf(all []*Summary, kind string) *Recommendation {
 	if pick.Queries == Proxy {
 		why += "; ranked by tensor errors, because the dump has no queries: keys standing in for them mislead (capture q to rank by attention)"
 	}
-	return &Recommendation{Scheme: pick.Scheme, Why: why, Flags: deployFlags(pick.Scheme)}
-}
-
-// deployFlags lists the engines that run a pair and the flags that turn it on
-// there, the first of each; nil where nobody ships it.
-func deployFlags(scheme string) map[string]string {
-	pair, err := quantize.ParsePair(scheme)
-	if err != nil {
-		return nil
-	}
-	var flags map[string]string
-	for _, d := range pair.Deployments() {
-		if _, have := flags[d.Engine]; !have {
-			if flags == nil {
-				flags = map[string]string{}
-			}
-			flags[d.Engine] = d.Flags
-		}
-	}
-	return flags
+	return &Recommendation{Scheme: pick.Scheme, Why: why}
 }
 
 // prefer reports whether a comes before b: online first, then the smaller of

@@ -438,7 +438,7 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 	coder := sd.scheme.NewCoder()
 	if err := coder.Encode(&w.encoded[tensor], quantize.Head{Index: s.index, Dim: dim, Values: exact, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
 		var value *quantize.ValueError
-		if b.plan.defaults && errors.As(err, &value) {
+		if b.plan.optional && errors.As(err, &value) {
 			return err, nil
 		}
 		return nil, l.encodeError(tensor, sd, err)

@@ -21,6 +21,8 @@ type Options struct {
 	// DefaultSchemes, of which those that do not fit a layer's shape are left
 	// out with a warning; a named one that does not fit is an error.
 	Schemes []string
+	// Optional has Schemes that do not fit left out too.
+	Optional bool
 
 	Queries      int     // query positions per head; 0: DefaultQueries; AllQueries: all
 	PerHead      bool    // also a row, and outlier statistics, per KV head

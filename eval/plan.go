@@ -12,7 +12,7 @@ import (
 type plan struct {
 	combos   []combo
 	sides    [2][]*side // of keys and of values
-	defaults bool
+	optional bool       // schemes that do not fit are left out
 }
 
 // The indices of the two tensors that a scheme stores.
@@ -39,9 +39,9 @@ type side struct {
 }
 
 // newPlan parses the schemes asked for. Asked for twice is measured once.
-func newPlan(names []string) (*plan, error) {
-	p := &plan{defaults: len(names) == 0}
-	if p.defaults {
+func newPlan(names []string, optional bool) (*plan, error) {
+	p := &plan{optional: optional || len(names) == 0}
+	if len(names) == 0 {
 		names = DefaultSchemes()
 	}
 	seen := map[string]bool{}
@@ -106,7 +106,7 @@ func (p *plan) sizes(l *Layer, warn func(format string, args ...any)) (sizes [2]
 			switch {
 			case err == nil:
 				sizes[tensor] = append(sizes[tensor], &size)
-			case p.defaults && errors.As(err, &misfit):
+			case p.optional && errors.As(err, &misfit):
 				warn("%s: layer %d: %s is left out: %v", l.Dump, l.Number, s.name, err)
 				sizes[tensor] = append(sizes[tensor], nil)
 			default:

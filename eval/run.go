@@ -26,7 +26,7 @@ func Run(ctx context.Context, layers []*Layer, o Options) (*Report, error) {
 	if o.OutlierRatio == 0 {
 		o.OutlierRatio = DefaultOutlierRatio
 	}
-	p, err := newPlan(o.Schemes)
+	p, err := newPlan(o.Schemes, o.Optional)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,9 @@
 package quantize
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -69,5 +71,32 @@ func TestRecipes(t *testing.T) {
 	}
 	if pair, err := ParsePair("int4-channel:int2-token"); err != nil || len(pair.Deployments()) != 0 {
 		t.Errorf("nobody ships int4-channel:int2-token: %v, %v", pair.Deployments(), err)
+	}
+}
+
+// TestSets: every engine of the registry has a set, all of whose names parse.
+func TestSets(t *testing.T) {
+	for _, r := range Recipes() {
+		set, err := Set(strings.ToUpper(r.Engine))
+		if err != nil || !slices.Contains(set, r.Name) {
+			t.Errorf("%s: %v, %v, without %s", r.Engine, set, err, r.Name)
+		}
+	}
+	set, err := Set("llama.cpp")
+	want := []string{"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "q8_0:q4_0", "llama-q8_0-rot", "llama-q4_0-rot"}
+	if err != nil || !slices.Equal(set, want) {
+		t.Errorf("llama.cpp: %v, %v", set, err)
+	}
+	all, err := Set("all")
+	if err != nil || len(all) < len(Formats())+len(Recipes()) {
+		t.Errorf("all: %v, %v", all, err)
+	}
+	for _, name := range all {
+		if _, err := ParsePair(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := Set("vlm"); err == nil {
+		t.Error("there is a set vlm")
 	}
 }

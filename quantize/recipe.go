@@ -177,3 +177,53 @@ func (p parser) recipeSide(text string) error {
 	}
 	return p.fail("its sides are "+r.K+" and "+r.V, "%s is a recipe: a whole pair, which stands alone", r.Name)
 }
+
+// Set returns the names of what an engine can run: its recipes, the types that it
+// takes for one side or both, and of llama.cpp's the pair q8_0:q4_0; "all" is
+// every format and recipe of the registry. Engines are named in any case. The
+// error is a *SchemeError that lists the names.
+func Set(engine string) ([]string, error) {
+	engines := []string{"all"}
+	var set []string
+	add := func(of string, names ...string) {
+		if !slices.Contains(engines, of) {
+			engines = append(engines, of)
+		}
+		if strings.EqualFold(of, engine) || strings.EqualFold("all", engine) {
+			for _, name := range names {
+				if !slices.Contains(set, name) {
+					set = append(set, name)
+				}
+			}
+		}
+	}
+	for _, f := range formats {
+		if s, err := Lookup(f.Name); err == nil {
+			add("all", s.Name())
+		}
+	}
+	for _, e := range sideFlags {
+		for _, f := range formats {
+			if e.names[f.Name] != "" {
+				add(e.engine, f.Name)
+			}
+		}
+		add(e.engine, "q8_0:q4_0")
+		for k := range e.keysOnly {
+			add(e.engine, k+":q8_0")
+		}
+	}
+	for _, e := range pairFlags {
+		named := slices.ContainsFunc(recipes, func(r Recipe) bool { return r.Engine == e.engine && r.K == e.side && r.V == e.side })
+		if !named {
+			add(e.engine, e.side)
+		}
+	}
+	for _, r := range recipes {
+		add(r.Engine, r.Name)
+	}
+	if len(set) == 0 {
+		return nil, &SchemeError{Name: engine, Reason: "no such set", Hint: "sets are " + strings.Join(engines, ", ")}
+	}
+	return set, nil
+}
