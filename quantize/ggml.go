@@ -177,18 +177,26 @@ func decodeQ5_1(dst []float32, src []byte, _ float32) {
 // iq4nl are the values of iq4_nl's codes.
 var iq4nl = [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
-// nearestIQ4NL returns the code nearest to v, the upper one on a tie.
-func nearestIQ4NL(v float32) uint8 {
-	if v <= iq4nl[0] {
-		return 0
-	}
-	for i := 1; i < len(iq4nl); i++ {
-		if v < iq4nl[i] {
-			if v-iq4nl[i-1] < iq4nl[i]-v {
-				return uint8(i - 1)
-			}
-			return uint8(i)
+// iq4nlCodes is the code of each half step from −128 on: the midpoints between
+// levels are whole or half numbers, so that none lies inside one.
+var iq4nlCodes = func() (codes [512]uint8) {
+	for i := range codes {
+		v := float64(i)/2 - 128
+		for c := 1; c < len(iq4nl) && 2*v >= float64(iq4nl[c-1])+float64(iq4nl[c]); c++ {
+			codes[i] = uint8(c)
 		}
+	}
+	return codes
+}()
+
+// nearestIQ4NL returns the code nearest to v, the upper one on a tie. In float64
+// v + 128 is exact wherever it matters.
+func nearestIQ4NL(v float32) uint8 {
+	switch {
+	case v >= -128 && v < 128:
+		return iq4nlCodes[int((float64(v)+128)*2)&511]
+	case v < 0:
+		return 0
 	}
 	return 15
 }
