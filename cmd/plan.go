@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,20 +22,25 @@ var planDefaultSchemes = []string{
 }
 
 type planOptions struct {
-	model     modelOptions
-	context   string
-	schemes   []string
-	sessions  int64
-	memory    string
-	weights   string
-	bits      string
-	reserve   string
-	tp, pp    int64
-	engine    string
-	engineOpt []string
-	encoder   string
-	units     units
-	explain   bool
+	model       modelOptions
+	context     string
+	schemes     []string
+	sessions    int64
+	manySet     bool // --sessions was given
+	prefix      string
+	sweep, plot string
+	draft       draftOptions
+	weights     weightOptions
+	memory      string
+	reserve     string
+	device      string
+	bandwidth   string
+	tp, pp      int64
+	engine      string
+	engineOpt   []string
+	encoder     string
+	units       units
+	explain     bool
 }
 
 // modelOptions are the flags that say which model is meant.
@@ -59,11 +66,17 @@ The model is one of --model (kvq models lists the names), --config, --gguf,
 
 With --memory it says what fits on one device: whether the request does, the
 largest context and the most sessions. The exit code is then 3 when a scheme
-named by --scheme does not fit, or, without --scheme, when none does.`,
+named by --scheme does not fit, or, without --scheme, when none does.
+
+--device or --bandwidth add how many tokens a second reading the memory allows.
+--draft and --mtp add the cache of speculative decoding, --prefix stores what
+sessions have in common once, --sweep prices a range, and --plot draws it.`,
 		Example: `  kvq plan --model 8b --ctx 32k
   kvq plan --model gpt-oss-20b --ctx 128k --memory 24GiB --weights auto --sessions 8
   kvq plan --geometry '12xfull:8x64+64;12xsliding128:8x64+64' --ctx 32k --explain
-  kvq plan --layers 61 --mla-latent 512 --mla-rope 64 --ctx 32k --tp 8`,
+  kvq plan --layers 61 --mla-latent 512 --mla-rope 64 --ctx 32k --tp 8
+  kvq plan --model 70b --ctx 32k --device h100 --memory device --tp 4 --weights auto
+  kvq plan --model 8b --sweep ctx=4k..128k --memory 24GiB --weights auto --plot 8b.svg`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)
@@ -73,6 +86,7 @@ named by --scheme does not fit, or, without --scheme, when none does.`,
 			if o.units, err = parseUnits(unitsText); err != nil {
 				return err
 			}
+			o.manySet = c.Flags().Changed("sessions")
 			for _, name := range shapeFlags {
 				if c.Flags().Changed(name) {
 					o.model.shapeFlags = append(o.model.shapeFlags, "--"+name)
@@ -100,10 +114,19 @@ named by --scheme does not fit, or, without --scheme, when none does.`,
 	f.StringVar(&o.encoder, "encoder-tokens", "", "`TOKENS` of the encoder or image that cross attention keeps")
 	f.StringSliceVarP(&o.schemes, "scheme", "s", nil, "schemes, K:V where they differ; repeatable (kvq schemes)")
 	f.Int64VarP(&o.sessions, "sessions", "n", 1, "sequences held at once")
-	f.StringVar(&o.memory, "memory", "", "`MEMORY` of one device: 24GiB, 80G (= GiB), 24GB, bytes")
-	f.StringVar(&o.weights, "weights", "", "`SIZE` of the model's weights, or auto from its parameters")
-	f.StringVar(&o.bits, "weight-bits", "", "`BITS` a weight for --weights auto (default 16)")
+	f.StringVar(&o.prefix, "prefix", "", "`TOKENS` that all sessions begin with, stored once")
+	f.StringVar(&o.sweep, "sweep", "", "`RANGE`: ctx=4k..128k, sessions=1..64 (doubling), with :STEP, or a list")
+	f.StringVar(&o.plot, "plot", "", "draw the sweep into `FILE`.svg or .png")
+	f.StringVar(&o.draft.model, "draft", "", "draft `MODEL`: a preset, config.json or GGUF file, cached beside the model")
+	f.StringVar(&o.draft.scheme, "draft-scheme", "", "`SCHEME` of the draft's cache (default the model's)")
+	f.BoolVar(&o.draft.own, "mtp", false, "add the cache of the model's own draft (MTP) layers")
+	f.StringVar(&o.memory, "memory", "", "`MEMORY` of one device: 24GiB, 80G (= GiB), 24GB, bytes; or device")
+	f.StringVar(&o.weights.size, "weights", "", "`SIZE` of the model's weights, or auto from its files or parameters")
+	f.StringVar(&o.weights.bits, "weight-bits", "", "`BITS` a weight for --weights auto (default 16)")
+	f.StringVar(&o.weights.safetensors, "safetensors", "", "`PATH` of a checkpoint, file or folder, for --weights auto")
 	f.StringVar(&o.reserve, "reserve", "", "`MEMORY` of a device to keep free")
+	f.StringVar(&o.device, "device", "", "`NAME` of an accelerator or CPU (kvq devices)")
+	f.StringVar(&o.bandwidth, "bandwidth", "", "memory `BANDWIDTH` of one device: 3350GB/s, 3.35TB/s")
 	f.Int64Var(&o.tp, "tp", 1, "tensor parallel devices")
 	f.Int64Var(&o.pp, "pp", 1, "pipeline parallel devices")
 	f.StringVarP(&o.engine, "engine", "e", "ideal", engineFlagHelp())
@@ -155,13 +178,18 @@ type planRun struct {
 	engines []planEngine
 	named   bool // schemes were named, not taken from the default set
 	budget  formula.Budget
-	// fileWeights is what the model's own file says its tensors take.
-	fileWeights int64
-	// How the figures of the request came to be, for --explain and the echo.
-	contextFrom, weightsFrom string
-	rows                     []planRow
-	leftOut                  []string // names of the default set that do not go with the model
-	warnings                 []string
+	sweep   sweep
+	draft   *formula.Draft
+	// weights are those of budget and what one token uses of them.
+	weights planWeights
+	// device is the one named, if one was; bandwidth is its, in bytes a second.
+	device    *formula.Device
+	bandwidth int64
+	// contextFrom says how the context came to be, for --explain.
+	contextFrom string
+	rows        []planRow
+	leftOut     []string // names of the default set that do not go with the model
+	warnings    []string
 }
 
 // planEngine is an engine with its settings and the schemes it is to price.
@@ -175,8 +203,10 @@ type planEngine struct {
 
 type planRow struct {
 	formula.Row
-	engine planEngine
-	line   formula.Line // where engines are compared
+	engine  planEngine
+	request formula.Request
+	line    formula.Line   // where engines are compared
+	decode  formula.Decode // with a bandwidth
 }
 
 // label names the engine, and the setting that makes it a variant.
@@ -197,6 +227,11 @@ func runPlan(o planOptions, out *output) error {
 	if err := p.price(); err != nil {
 		return err
 	}
+	if o.plot != "" {
+		if err := p.plot(o.plot, o.units); err != nil {
+			return err
+		}
+	}
 	for _, w := range p.warnings {
 		out.warn("%s", w)
 	}
@@ -209,9 +244,12 @@ func runPlan(o planOptions, out *output) error {
 // preparePlan turns the flags into a request.
 func preparePlan(o planOptions) (*planRun, error) {
 	p := &planRun{named: len(o.schemes) > 0}
-	m, err := p.findModel(o.model)
+	m, files, err := p.findModel(o.model)
 	if err != nil {
 		return nil, err
+	}
+	for _, missing := range m.Incomplete() {
+		p.warn("%s", missing)
 	}
 	for _, n := range []struct {
 		flag string
@@ -222,16 +260,29 @@ func preparePlan(o planOptions) (*planRun, error) {
 		}
 	}
 	p.request = formula.Request{Model: m, Sequences: o.sessions, TP: o.tp, PP: o.pp}
+	if err := p.findSweep(o); err != nil {
+		return nil, err
+	}
 	if err := p.findContext(o); err != nil {
 		return nil, err
 	}
 	if err := p.findEncoder(o.encoder); err != nil {
 		return nil, err
 	}
+	drafts, err := p.findDraft(o.draft)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.findBudget(o); err != nil {
 		return nil, err
 	}
+	if err := p.findWeights(o.weights, files, drafts); err != nil {
+		return nil, err
+	}
 	if err := p.findEngines(o.engine, o.engineOpt); err != nil {
+		return nil, err
+	}
+	if err := p.useDraft(o.draft.scheme); err != nil {
 		return nil, err
 	}
 	for i := range p.engines {
@@ -310,13 +361,14 @@ func (p *planRun) addVariants() error {
 }
 
 // sameAsBefore reports whether a variant takes what its engine takes.
-func (p *planRun) sameAsBefore(e planEngine, row formula.Row) bool {
+func (p *planRun) sameAsBefore(e planEngine, q formula.Request, row formula.Row) bool {
 	return e.variant != "" && slices.ContainsFunc(p.rows, func(r planRow) bool {
-		return r.engine.Name == e.Name && r.Scheme.Name == row.Scheme.Name && (r.Total == row.Total || !priced(row))
+		return r.request.Context == q.Context && r.request.Sequences == q.Sequences && r.engine.Name == e.Name && r.Scheme.Name == row.Scheme.Name && (r.Total == row.Total || !priced(row))
 	})
 }
 
-func (p *planRun) findModel(o modelOptions) (*formula.Model, error) {
+// findModel finds the model, and where its weights may be read from.
+func (p *planRun) findModel(o modelOptions) (*formula.Model, weightFiles, error) {
 	var given []string
 	for _, f := range []struct {
 		name  string
@@ -328,53 +380,74 @@ func (p *planRun) findModel(o modelOptions) (*formula.Model, error) {
 	}
 	switch {
 	case len(given) == 0:
-		return nil, withHint(usagef("no model"), "kvq plan --model 8b --ctx 32k; 'kvq models' lists the names")
+		return nil, weightFiles{}, withHint(usagef("no model"), "kvq plan --model 8b --ctx 32k; 'kvq models' lists the names")
 	case len(given) > 1:
-		return nil, usagef("%s: want one model, not %d", strings.Join(given, " and "), len(given))
+		return nil, weightFiles{}, usagef("%s: want one model, not %d", strings.Join(given, " and "), len(given))
 	case o.assume != "" && o.assume != "full":
-		return nil, usagef("--assume %q: only 'full' is known", o.assume)
+		return nil, weightFiles{}, usagef("--assume %q: only 'full' is known", o.assume)
 	}
 	switch {
 	case o.preset != "":
-		m, variant, err := formula.LookupPreset(o.preset)
-		if err != nil {
-			return nil, presetError(err)
-		}
-		if variant {
-			p.warn("%s is read as %s: same shape, its maximum context may differ", o.preset, m.Name)
-		}
-		return m, nil
+		m, err := p.preset(o.preset)
+		return m, weightFiles{}, err
 	case o.config != "":
-		m, err := formula.ReadHF(o.config, formula.HFOptions{AssumeFull: o.assume == "full"})
-		if errors.Is(err, formula.ErrUnknownArchitecture) {
-			err = withHint(err, "--assume full prices an upper bound: every layer keeps every token")
-		}
-		return m, err
+		return readConfig(o.config, o.assume == "full")
 	case o.gguf != "":
-		g, err := formula.OpenGGUF(o.gguf)
-		if err != nil {
-			return nil, err
-		}
-		m, err := g.Model(o.assume == "full")
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", o.gguf, err)
-		}
-		m.Citation = o.gguf
-		p.fileWeights = max(g.WeightBytes, 0)
-		return m, nil
+		return readGGUF(o.gguf, o.assume == "full")
 	case o.geometry != "":
 		g, err := formula.ParseGeometry(o.geometry)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, weightFiles{}, usageError{err}
 		}
-		return &formula.Model{Source: "geometry", Citation: "--geometry", Layers: g.Layers(), Geometry: g}, nil
+		return &formula.Model{Source: "geometry", Citation: "--geometry", Layers: g.Layers(), Geometry: g}, weightFiles{}, nil
 	default:
 		g, err := o.shape.Geometry()
 		if err != nil {
-			return nil, usagef("%s: %w", strings.Join(o.shapeFlags, " "), err)
+			return nil, weightFiles{}, usagef("%s: %w", strings.Join(o.shapeFlags, " "), err)
 		}
-		return &formula.Model{Source: "flags", Citation: strings.Join(o.shapeFlags, " "), Layers: g.Layers(), Geometry: g}, nil
+		return &formula.Model{Source: "flags", Citation: strings.Join(o.shapeFlags, " "), Layers: g.Layers(), Geometry: g}, weightFiles{}, nil
 	}
+}
+
+// preset finds a preset and says when it stands in for a copy of it.
+func (p *planRun) preset(name string) (*formula.Model, error) {
+	m, variant, err := formula.LookupPreset(name)
+	if err != nil {
+		return nil, presetError(err)
+	}
+	if variant {
+		p.warn("%s is read as %s: same shape, its maximum context may differ", name, m.Name)
+	}
+	return m, nil
+}
+
+// readConfig reads a config.json; weights are looked for in its folder.
+func readConfig(path string, assumeFull bool) (*formula.Model, weightFiles, error) {
+	m, err := formula.ReadHF(path, formula.HFOptions{AssumeFull: assumeFull})
+	if errors.Is(err, formula.ErrUnknownArchitecture) {
+		err = withHint(err, "--assume full prices an upper bound: every layer keeps every token")
+	}
+	var files weightFiles
+	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
+		files.folder = path
+	} else if filepath.Base(path) == "config.json" {
+		files.folder = filepath.Dir(path)
+	}
+	return m, files, err
+}
+
+// readGGUF reads a GGUF header, weights included.
+func readGGUF(path string, assumeFull bool) (*formula.Model, weightFiles, error) {
+	g, err := formula.OpenGGUF(path)
+	if err != nil {
+		return nil, weightFiles{}, err
+	}
+	m, err := g.Model(assumeFull)
+	if err != nil {
+		return nil, weightFiles{}, fmt.Errorf("%s: %w", path, err)
+	}
+	m.Citation = path
+	return m, weightFiles{gguf: path, bytes: max(g.WeightBytes, 0), active: max(g.ActiveWeightBytes(), 0)}, nil
 }
 
 // presetError keeps names that no preset answers to apart from a broken table.
@@ -389,20 +462,33 @@ func presetError(err error) error {
 func (p *planRun) findContext(o planOptions) error {
 	limit := p.request.Model.MaxContext
 	switch {
+	case p.sweep.over == sweepContext:
+		p.request.Context, p.contextFrom = slices.Max(p.sweep.points), "--sweep "+o.sweep
 	case o.context != "":
 		n, err := formula.ParseTokens(o.context)
 		if err != nil {
 			return usagef("--ctx %w", err)
 		}
 		p.request.Context, p.contextFrom = n, "--ctx "+o.context
-		if limit > 0 && n > limit {
-			p.warn("%s tokens are beyond the model's maximum of %s", grouped(n), grouped(limit))
-		}
 	case limit > 0:
 		p.request.Context, p.contextFrom = limit, "the model's maximum"
 	default:
 		return withHint(usagef("no context: the model does not say its maximum"), "add --ctx TOKENS, as in --ctx 32k")
 	}
+	if n := p.request.Context; limit > 0 && n > limit {
+		p.warn("%s tokens are beyond the model's maximum of %s", grouped(n), grouped(limit))
+	}
+	if o.prefix == "" {
+		return nil
+	}
+	n, err := formula.ParseTokens(o.prefix)
+	if err != nil {
+		return usagef("--prefix %w", err)
+	}
+	if n > p.request.Context {
+		return usagef("--prefix %s: longer than the %s tokens of a session", o.prefix, grouped(p.request.Context))
+	}
+	p.request.Prefix = n
 	return nil
 }
 
@@ -433,11 +519,21 @@ func (p *planRun) findEncoder(text string) error {
 }
 
 func (p *planRun) findBudget(o planOptions) error {
+	if err := p.findDevice(o.device, o.bandwidth); err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		flag, text string
 		to         *int64
 	}{{"memory", o.memory, &p.budget.Memory}, {"reserve", o.reserve, &p.budget.Reserve}} {
-		if f.text == "" {
+		switch {
+		case f.text == "":
+			continue
+		case f.flag == "memory" && strings.EqualFold(f.text, "device"):
+			if p.device == nil {
+				return withHint(usagef("--memory device: which one?"), "add --device NAME; 'kvq devices' lists them")
+			}
+			*f.to = p.device.Memory
 			continue
 		}
 		n, err := formula.ParseBytes(f.text)
@@ -451,38 +547,6 @@ func (p *planRun) findBudget(o planOptions) error {
 	}
 	if o.reserve != "" && o.memory == "" {
 		return usagef("--reserve %s: only with --memory", o.reserve)
-	}
-	m := p.request.Model
-	switch {
-	case strings.EqualFold(o.weights, "auto") || o.weights == "" && o.bits != "":
-		if p.fileWeights > 0 && o.bits == "" {
-			p.budget.Weights, p.weightsFrom = p.fileWeights, "the tensors of "+m.Citation
-			break
-		}
-		if m.Params == 0 {
-			return withHint(usagef("--weights auto: the parameters of the model are not known"), "give their size, as in --weights 16GiB")
-		}
-		bits := o.bits
-		if bits == "" {
-			bits = "16"
-		}
-		n, err := formula.WeightBytes(m.Params, bits)
-		if err != nil {
-			return usagef("--weight-bits %w", err)
-		}
-		p.budget.Weights = n
-		p.weightsFrom = fmt.Sprintf("%s parameters of %s bits", grouped(m.Params), bits)
-	case o.weights != "":
-		n, err := formula.ParseBytes(o.weights)
-		if err != nil {
-			return usagef("--weights %w", err)
-		}
-		if o.bits != "" {
-			return usagef("--weight-bits %s: only with --weights auto", o.bits)
-		}
-		p.budget.Weights, p.weightsFrom = n, "--weights "+o.weights
-	case p.budget.Memory > 0:
-		p.warn("no --weights: all memory is taken to be free for the cache")
 	}
 	return nil
 }
@@ -509,10 +573,10 @@ func (p *planRun) findSchemes(e *planEngine, names []string) error {
 		switch {
 		case err == nil:
 			e.schemes = append(e.schemes, s)
-		case p.named && !p.all():
-			return usageError{err}
 		case !p.named:
-			p.leftOut = append(p.leftOut, name)
+			return err
+		case !p.all():
+			return usageError{err}
 		}
 	}
 	for _, name := range []string{"f16", defaults[0]} {
@@ -524,48 +588,52 @@ func (p *planRun) findSchemes(e *planEngine, names []string) error {
 	return nil
 }
 
-// price fills the rows. A scheme that does not go with the model's shape is an
-// error when it was named and left out of the default set.
+// price fills the rows: for every point of a sweep each engine's schemes. A
+// scheme that does not go with the model's shape is an error when it was named
+// and left out of the default set.
 func (p *planRun) price() error {
 	seen := map[string]bool{}
+	once := func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); !seen[text] {
+			seen[text] = true
+			p.warn("%s", text)
+		}
+	}
 	var first error // of a scheme left out
-	for _, e := range p.engines {
-		for _, s := range e.schemes {
-			request := p.request
-			request.Scheme, request.Options = s, e.options
-			row, err := formula.Price(e.Engine, request, e.baseline, p.budget)
-			name := s.Name
-			var line formula.Line
-			if p.all() {
-				name = e.label() + " " + name
-				if err == nil {
-					line, err = formula.LongLine(e.Engine, request)
+	for _, request := range p.requests() {
+		for _, e := range p.engines {
+			for _, s := range e.schemes {
+				name := s.Name
+				if p.all() {
+					name = e.label() + " " + name
 				}
-			}
-			switch {
-			case err == nil && p.sameAsBefore(e, row):
-				continue
-			case err == nil:
-				p.rows = append(p.rows, planRow{row, e, line})
-			case errors.Is(err, formula.ErrOverflow):
-				return usagef("%s tokens x %s sessions: %w", grouped(p.request.Context), grouped(p.request.Sequences), err)
-			case p.named && !p.all():
-				return usageError{err}
-			default:
-				p.leftOut = append(p.leftOut, name)
-				if first == nil {
-					first = err
+				row, err := p.priceOne(e, s, request)
+				switch {
+				case err == nil && p.sameAsBefore(e, request, row.Row):
+					continue
+				case err == nil:
+					p.rows = append(p.rows, row)
+				case errors.Is(err, formula.ErrOverflow):
+					return usagef("%s tokens x %s sessions: %w", grouped(request.Context), grouped(request.Sequences), err)
+				case errors.Is(err, formula.ErrPrefix) && !p.all():
+					return usageError{err}
+				case p.named && !p.all():
+					return usageError{err}
+				default:
+					if !slices.Contains(p.leftOut, name) {
+						p.leftOut = append(p.leftOut, name)
+					}
+					if first == nil {
+						first = err
+					}
+					continue
 				}
-				continue
-			}
-			for _, w := range row.Reservation.Warnings {
-				if !seen[w] {
-					seen[w] = true
-					p.warn("%s", w)
+				for _, w := range row.Reservation.Warnings {
+					once("%s", w)
 				}
-			}
-			if row.Total == 0 && priced(row) && p.request.Model.Geometry.Layers() > 0 {
-				p.warn("%s: %s tokens are too few for anything to be kept", name, grouped(p.request.Context))
+				if row.Total == 0 && priced(row.Row) && request.Model.Geometry.Layers() > 0 {
+					once("%s: %s tokens are too few for anything to be kept", name, grouped(request.Context))
+				}
 			}
 		}
 	}
@@ -577,27 +645,58 @@ func (p *planRun) price() error {
 	case len(p.leftOut) > 0 && p.all():
 		p.warn("left out: %s: %v", strings.Join(p.leftOut, ", "), first)
 	case len(p.leftOut) > 0:
-		p.warn("left out of the default set, since they do not go with this model: %s", strings.Join(p.leftOut, ", "))
+		p.warn("left out of the default set: %s: %v", strings.Join(p.leftOut, ", "), first)
 	}
 	return nil
 }
 
-// verdict is nil, or the error of exit code 3.
-func (p *planRun) verdict() error {
-	var not []string
-	for _, r := range p.rows {
-		if r.Reservation.Refusal != "" || p.budget.Memory > 0 && !r.Fits {
-			name := r.Scheme.Name
-			if p.all() {
-				name = r.engine.Name + " " + name
-			}
-			not = append(not, name)
+// priceOne prices one scheme of one engine.
+func (p *planRun) priceOne(e planEngine, s formula.Scheme, request formula.Request) (planRow, error) {
+	request.Scheme, request.Options = s, e.options
+	row := planRow{engine: e, request: request}
+	var err error
+	if row.Row, err = formula.Price(e.Engine, request, e.baseline, p.budget); err != nil {
+		return row, err
+	}
+	if p.all() {
+		if row.line, err = formula.LongLine(e.Engine, request); err != nil {
+			return row, err
 		}
 	}
+	if p.bandwidth > 0 {
+		row.decode, err = formula.BoundDecode(request, p.weights.active, p.bandwidth)
+	}
+	return row, err
+}
+
+// verdict is nil, or the error of exit code 3. In a sweep a scheme counts as
+// fitting where any of its points does.
+func (p *planRun) verdict() error {
+	type item struct{ engine, scheme string }
+	fits := map[item]bool{}
+	var order []item
+	for _, r := range p.rows {
+		at := item{r.engine.label(), r.Scheme.Name}
+		if _, known := fits[at]; !known {
+			order = append(order, at)
+		}
+		fits[at] = fits[at] || r.Reservation.Refusal == "" && (p.budget.Memory == 0 || r.Fits)
+	}
+	var not []string
+	for _, at := range order {
+		if fits[at] {
+			continue
+		}
+		name := at.scheme
+		if p.all() {
+			name = at.engine + " " + name
+		}
+		not = append(not, name)
+	}
 	switch {
-	case len(not) == 0 || !p.named && len(not) < len(p.rows):
+	case len(not) == 0 || !p.named && len(not) < len(order):
 		return nil
-	case len(not) == len(p.rows) && len(not) > 1:
+	case len(not) == len(order) && len(not) > 1:
 		return answerNo("does not fit: none of %d schemes", len(not))
 	}
 	return answerNo("does not fit: %s", strings.Join(not, ", "))

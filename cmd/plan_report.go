@@ -60,6 +60,19 @@ type planRequest struct {
 	MemoryBytes      int64             `json:"memory_bytes,omitempty"`
 	WeightsBytes     int64             `json:"weights_bytes,omitempty"`
 	ReserveBytes     int64             `json:"reserve_bytes,omitempty"`
+	// Where they were asked for:
+	Prefix    int64      `json:"prefix_tokens,omitempty"`
+	Draft     *planDraft `json:"draft,omitempty"`
+	Device    string     `json:"device,omitempty"`
+	Bandwidth int64      `json:"bandwidth_bytes_per_s,omitempty"`
+	Sweep     string     `json:"sweep,omitempty"` // what the rows' context or sequences vary: ctx or sessions
+}
+
+// planDraft is the draft of speculative decoding.
+type planDraft struct {
+	Name     string `json:"name"`
+	Geometry string `json:"geometry"`
+	Scheme   string `json:"scheme,omitempty"` // absent where it is the model's
 }
 
 type planRowJSON struct {
@@ -67,14 +80,19 @@ type planRowJSON struct {
 	Engine       string   `json:"engine,omitempty"`
 	LongFixed    *int64   `json:"long_fixed_bytes,omitempty"`
 	LongPerToken *float64 `json:"long_bytes_per_token,omitempty"`
-	Scheme       string   `json:"scheme"`
-	K            string   `json:"k"`
-	V            string   `json:"v"`
-	KBits        float64  `json:"k_bits,omitempty"`
-	VBits        float64  `json:"v_bits,omitempty"`
-	Bits         float64  `json:"bits_per_element,omitempty"`
+	// In a sweep.
+	Context   int64   `json:"context,omitempty"`
+	Sequences int64   `json:"sequences,omitempty"`
+	Scheme    string  `json:"scheme"`
+	K         string  `json:"k"`
+	V         string  `json:"v"`
+	KBits     float64 `json:"k_bits,omitempty"`
+	VBits     float64 `json:"v_bits,omitempty"`
+	Bits      float64 `json:"bits_per_element,omitempty"`
 	// nil where the engine refuses to start before it can tell
 	*PlanFigures
+	DraftBytes int64 `json:"draft_bytes,omitempty"` // of total_bytes, without padding
+	*DecodeFigures
 	RatioVsF16   float64                  `json:"ratio_vs_f16,omitempty"`
 	Outgrows     int64                    `json:"outgrows_weights_context,omitempty"`
 	MaxContext   *int64                   `json:"max_context,omitempty"` // absent where every context fits
@@ -111,6 +129,16 @@ type PlanFigures struct {
 	BytesPerDevice int64   `json:"bytes_per_device"`
 }
 
+// DecodeFigures are the bound that a bandwidth sets on decode: what a step
+// reads of weights and cache on the fullest rank, and at most so many tokens a
+// second. Exported for the same reason.
+type DecodeFigures struct {
+	WeightBytes int64   `json:"decode_weights_bytes"`
+	CacheBytes  int64   `json:"decode_cache_bytes"`
+	Tokens      float64 `json:"decode_tokens_per_s"`
+	PerSequence float64 `json:"decode_tokens_per_s_per_sequence"`
+}
+
 // priced tells rows with figures from those of an engine that would not start.
 func priced(r formula.Row) bool { return r.Total > 0 || r.Reservation.Refusal == "" }
 
@@ -127,6 +155,17 @@ func rowJSON(r planRow, p *planRun) planRowJSON {
 			DataBytes: a.Data, MetadataBytes: a.Metadata, StateBytes: a.State, CrossBytes: a.Cross, PaddingBytes: a.Padding,
 			TotalBytes: r.Total, BytesPerDevice: a.PerDevice,
 		}
+	}
+	switch p.sweep.over {
+	case sweepContext:
+		j.Context = r.request.Context
+	case sweepSessions:
+		j.Sequences = r.request.Sequences
+	}
+	j.DraftBytes = draftBytes(a)
+	if p.bandwidth > 0 && priced(r.Row) {
+		d := r.decode
+		j.DecodeFigures = &DecodeFigures{d.Weights, d.Cache, d.Total, d.PerSequence}
 	}
 	if a.Refusal != "" {
 		j.Fits = new(bool)
@@ -178,6 +217,7 @@ func planReport(p *planRun, o planOptions) report {
 	if p.all() {
 		j.Request.Engine, j.Request.EngineOptions = engineAll, nil
 	}
+	p.describe(&j.Request, o)
 	if j.Warnings == nil {
 		j.Warnings = []string{}
 	}
@@ -195,26 +235,69 @@ func planReport(p *planRun, o planOptions) report {
 	return report{tables: tables, data: planData(j.Rows, j.Request.Engine), json: j}
 }
 
-// planTables are the tables for people: the prices, and with a budget what fits.
+// describe adds what was asked beyond the cache of a context.
+func (p *planRun) describe(j *planRequest, o planOptions) {
+	j.Prefix, j.Bandwidth, j.Sweep = p.request.Prefix, p.bandwidth, p.sweep.over
+	if p.device != nil {
+		j.Device = p.device.Name
+	}
+	if p.draft != nil {
+		name, geometry := p.draftName()
+		j.Draft = &planDraft{name, geometry.String(), o.draft.scheme}
+	}
+}
+
+// draftName names the draft and gives its layers.
+func (p *planRun) draftName() (string, formula.Geometry) {
+	if m := p.draft.Model; m != nil {
+		return modelLabel(m), m.Geometry
+	}
+	m := p.request.Model
+	return "the draft layers of " + modelLabel(m), m.Draft
+}
+
+// draftBytes is what of a reservation the draft's cache takes.
+func draftBytes(r formula.Reservation) int64 {
+	for _, c := range r.Components {
+		if c.Name == formula.DraftKV {
+			return c.Bytes
+		}
+	}
+	return 0
+}
+
+// planTables are the tables for people: the prices, with a budget what fits,
+// and with a bandwidth how fast decode can be.
 func planTables(p *planRun, u units) []*table {
 	q := p.request
+	swept := column{header: "tokens", right: true, optional: true}
+	if p.sweep.over == sweepSessions {
+		swept.header = "sessions"
+	}
 	prices := &table{columns: []column{
 		{header: "engine", optional: true},
 		{header: "scheme"},
+		swept,
 		{header: "fixed", right: true, optional: true},
 		{header: "bits", right: true, optional: true},
 		{header: "B/token", right: true},
 		{header: "metadata", right: true, optional: true},
+		{header: "draft", right: true, optional: true},
 		{header: "padding", right: true, optional: true},
 		{header: "total", right: true},
 		{header: "a device", right: true, optional: true},
 		{header: "vs f16", right: true, optional: true},
 	}}
-	name := q.Model.Name
-	if name == "" {
-		name = plural(q.Model.Layers, "layer")
+	prices.title = fmt.Sprintf("%s, %s x %s", modelLabel(q.Model), plural(q.Context, "token"), plural(q.Sequences, "session"))
+	switch p.sweep.over {
+	case sweepContext:
+		prices.title = fmt.Sprintf("%s, %s", modelLabel(q.Model), plural(q.Sequences, "session"))
+	case sweepSessions:
+		prices.title = fmt.Sprintf("%s, sessions of %s", modelLabel(q.Model), plural(q.Context, "token"))
 	}
-	prices.title = fmt.Sprintf("%s, %s x %s", name, plural(q.Context, "token"), plural(q.Sequences, "session"))
+	if q.Prefix > 0 {
+		prices.title += fmt.Sprintf(", %s in common", grouped(q.Prefix))
+	}
 	if q.TP > 1 || q.PP > 1 {
 		prices.title += fmt.Sprintf(", tp %d pp %d", q.TP, q.PP)
 	}
@@ -224,10 +307,20 @@ func planTables(p *planRun, u units) []*table {
 	room := &table{title: roomTitle(p, u), columns: []column{
 		{header: "engine", optional: true},
 		{header: "scheme"},
+		swept,
 		{header: "a device", right: true, optional: true},
 		{header: "max tokens", right: true},
 		{header: "max sessions", right: true},
 		{header: "fits"},
+	}}
+	speed := &table{title: speedTitle(p), columns: []column{
+		{header: "engine", optional: true},
+		{header: "scheme"},
+		swept,
+		{header: "weights read", right: true, optional: true},
+		{header: "cache read", right: true},
+		{header: "tokens/s", right: true},
+		{header: "a session", right: true, optional: true},
 	}}
 	some := func(n int64) cell {
 		if n == 0 {
@@ -261,7 +354,14 @@ func planTables(p *planRun, u units) []*table {
 			}
 			bits = absent()
 		}
-		prices.add(engine, text(r.Scheme.Name), fixed, bits, token, some(a.Metadata), some(a.Padding), total, device, saving)
+		point := absent()
+		switch p.sweep.over {
+		case sweepContext:
+			point = count(r.request.Context)
+		case sweepSessions:
+			point = count(r.request.Sequences)
+		}
+		prices.add(engine, text(r.Scheme.Name), point, fixed, bits, token, some(a.Metadata), some(draftBytes(a)), some(a.Padding), total, device, saving)
 		tokens, fits := count(r.MaxContext), "no"
 		if r.Unbounded {
 			tokens = text("any")
@@ -269,18 +369,70 @@ func planTables(p *planRun, u units) []*table {
 		if r.Fits {
 			fits = "yes"
 		}
-		room.add(engine, text(r.Scheme.Name), device, tokens, count(r.MaxSequences), text(fits))
+		room.add(engine, text(r.Scheme.Name), point, device, tokens, count(r.MaxSequences), text(fits))
 		if a.Refusal != "" {
 			prices.mark("bad")
 		}
 		if !r.Fits {
 			room.mark("bad")
 		}
+		if d := r.decode; p.bandwidth > 0 && priced(r.Row) {
+			session := absent()
+			if r.request.Sequences > 1 {
+				session = number(d.PerSequence, 4)
+			}
+			speed.add(engine, text(r.Scheme.Name), point, some(d.Weights), u.size(d.Cache), number(d.Total, 4), session)
+		}
 	}
-	if p.budget.Memory == 0 {
-		return []*table{prices}
+	tables := []*table{prices}
+	if p.budget.Memory > 0 {
+		tables = append(tables, room)
 	}
-	return []*table{prices, room}
+	if len(speed.rows) > 0 {
+		tables = append(tables, speed)
+	}
+	return tables
+}
+
+// speedTitle names the device and its bandwidth.
+func speedTitle(p *planRun) string {
+	title := "decode at most, memory of " + gigabytes(p.bandwidth) + " GB/s"
+	if p.device != nil {
+		title = "decode at most, " + p.device.Name + ", " + gigabytes(p.bandwidth) + " GB/s"
+	}
+	return title
+}
+
+// speedNotes says what the bound on decode takes for granted.
+func speedNotes(p *planRun, u units) []string {
+	if p.bandwidth == 0 {
+		return nil
+	}
+	var notes []string
+	m, w := p.request.Model, p.weights
+	switch {
+	case w.bytes == 0:
+		notes = append(notes, "no step is faster than reading the cache; weights are not counted")
+	case w.active < w.bytes:
+		notes = append(notes, fmt.Sprintf("no step is faster than reading the cache and the weights that one token uses: %s of %s", u.format(w.active), u.format(w.bytes)))
+	case w.all:
+		notes = append(notes, "no step is faster than reading the cache and the weights, all of them: a mixture of experts reads fewer")
+	default:
+		notes = append(notes, "no step is faster than reading the cache and the weights ("+u.format(w.bytes)+")")
+	}
+	if q := p.request; q.TP > 1 {
+		notes = append(notes, fmt.Sprintf("tensor parallel ranks read at the same time: each 1/%d of the weights, and its heads", q.TP))
+	}
+	if q := p.request; q.PP > 1 {
+		notes = append(notes, fmt.Sprintf("the %d pipeline stages take turns for a session, and work on different ones at once", q.PP))
+	}
+	if p.rows[0].decode.Selected {
+		notes = append(notes, fmt.Sprintf("%s reads a selection of its cache: only what picks it is counted", modelLabel(m)))
+	}
+	if p.draft != nil {
+		notes = append(notes, "a step of the model alone; what it accepts of the draft's guesses comes on top")
+	}
+	return notes
 }
 
 // roomTitle says what a device has for the cache.
@@ -306,6 +458,8 @@ func planData(rows []planRowJSON, engine string) *table {
 		"scheme", "k", "v", "k_bits", "v_bits", "bits_per_element", "bytes_per_token", "fixed_bytes", "data_bytes", "metadata_bytes",
 		"state_bytes", "cross_bytes", "padding_bytes", "total_bytes", "bytes_per_device", "ratio_vs_f16", "outgrows_weights_context",
 		"max_context", "max_sequences", "fits", "engine", "long_fixed_bytes", "long_bytes_per_token",
+		"context", "sequences", "draft_bytes",
+		"decode_weights_bytes", "decode_cache_bytes", "decode_tokens_per_s", "decode_tokens_per_s_per_sequence",
 	} {
 		t.columns = append(t.columns, column{name: name})
 	}
@@ -344,8 +498,14 @@ func planData(rows []planRowJSON, engine string) *table {
 		if r.LongPerToken != nil {
 			slope = cell{value: exact(*r.LongPerToken)}
 		}
-		t.add(append(cells, real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits,
-			text(cmp.Or(r.Engine, engine)), pointer(r.LongFixed), slope)...)
+		cells = append(cells, real(r.RatioVsF16), known(r.Outgrows), pointer(r.MaxContext), pointer(r.MaxSequences), fits,
+			text(cmp.Or(r.Engine, engine)), pointer(r.LongFixed), slope, known(r.Context), known(r.Sequences), known(r.DraftBytes))
+		if d := r.DecodeFigures; d != nil {
+			cells = append(cells, whole(d.WeightBytes), whole(d.CacheBytes), real(d.Tokens), real(d.PerSequence))
+		} else {
+			cells = append(cells, make([]cell, 4)...)
+		}
+		t.add(cells...)
 	}
 	return t
 }
@@ -363,22 +523,31 @@ func planNotes(p *planRun, u units) []string {
 		}
 		notes = append(notes, "totals hold "+strings.Join(parts, " and "))
 	}
+	if p.draft != nil {
+		name, geometry := p.draftName()
+		notes = append(notes, fmt.Sprintf("totals hold the draft's cache: %s, %s", name, geometry))
+	}
 	if !p.all() && slices.ContainsFunc(p.rows, func(r planRow) bool { return priced(r.Row) && r.BytesPerToken == 0 }) {
 		notes = append(notes, "B/token -: the next 256 tokens add nothing, since windows are full or blocks have room")
 	}
 	if p.budget.Weights > 0 {
 		for _, r := range p.rows {
-			if r.OutgrowsWeights > 0 {
+			if r.OutgrowsWeights > 0 && p.sweep.over == "" {
 				notes = append(notes, fmt.Sprintf("%s outgrows the weights (%s) at %s tokens", r.Scheme.Name, u.format(p.budget.Weights), grouped(r.OutgrowsWeights)))
 				break
 			}
 		}
 	}
 	for _, r := range p.rows {
-		if r.Reservation.Refusal != "" {
-			notes = append(notes, r.Scheme.Name+": "+r.Reservation.Refusal)
+		note := r.Scheme.Name + ": " + r.Reservation.Refusal
+		if p.all() {
+			note = r.engine.label() + " " + note
+		}
+		if r.Reservation.Refusal != "" && !slices.Contains(notes, note) {
+			notes = append(notes, note)
 		}
 	}
+	notes = append(notes, speedNotes(p, u)...)
 	if len(p.rows) == 1 {
 		for _, d := range p.rows[0].Reservation.Details {
 			notes = append(notes, fmt.Sprintf("%s: %v", d.Label, d.Value))
@@ -413,21 +582,26 @@ func perToken(x float64) cell {
 func explainPlan(p *planRun) []string {
 	var lines []string
 	for _, r := range p.rows {
-		q := p.request
-		q.Scheme, q.Options = r.Scheme, r.engine.options
 		name := r.Scheme.Name
 		if p.all() {
 			name = r.engine.label() + " " + name
 		}
+		switch p.sweep.over {
+		case sweepContext:
+			name += " of " + plural(r.request.Context, "token")
+		case sweepSessions:
+			name += " for " + plural(r.request.Sequences, "session")
+		}
 		lines = append(lines, name+":")
 		if r.engine.Explain != nil {
-			explained, err := r.engine.Explain(q)
+			explained, err := r.engine.Explain(r.request)
 			if err != nil {
 				explained = []string{err.Error()}
 			}
 			for _, l := range explained {
 				lines = append(lines, "  "+l)
 			}
+			lines = append(lines, explainDecode(p, r)...)
 			continue
 		}
 		for _, c := range r.Reservation.Components {
@@ -436,6 +610,7 @@ func explainPlan(p *planRun) []string {
 		for _, d := range r.Reservation.Details {
 			lines = append(lines, fmt.Sprintf("  %s: %v", d.Label, d.Value))
 		}
+		lines = append(lines, explainDecode(p, r)...)
 	}
 	m := p.request.Model
 	lines = append(lines, "where the numbers came from:")
@@ -445,12 +620,37 @@ func explainPlan(p *planRun) []string {
 	}
 	lines = append(lines, fmt.Sprintf("  context %s: %s", grouped(p.request.Context), p.contextFrom))
 	if p.budget.Weights > 0 {
-		lines = append(lines, fmt.Sprintf("  weights %s B: %s", grouped(p.budget.Weights), p.weightsFrom))
+		lines = append(lines, fmt.Sprintf("  weights %s B: %s", grouped(p.budget.Weights), p.weights.from))
+	}
+	if w := p.weights; p.bandwidth > 0 && w.active < w.bytes && m.ActiveParams > 0 {
+		lines = append(lines, fmt.Sprintf("  weights of one token %s B: %s of %s parameters", grouped(w.active), grouped(m.ActiveParams), grouped(m.Params)))
+	} else if p.bandwidth > 0 && w.active < w.bytes {
+		lines = append(lines, fmt.Sprintf("  weights of one token %s B: as many of the experts' tensors as the file says", grouped(w.active)))
+	}
+	switch d := p.device; {
+	case d != nil && p.bandwidth == d.Bandwidth:
+		lines = append(lines, fmt.Sprintf("  bandwidth %s B/s, memory %s B: %s, %s", grouped(d.Bandwidth), grouped(d.Memory), d.Name, d.Source))
+	case p.bandwidth > 0:
+		lines = append(lines, fmt.Sprintf("  bandwidth %s B/s: --bandwidth", grouped(p.bandwidth)))
 	}
 	for _, n := range m.Notes {
 		lines = append(lines, "  note: "+n)
 	}
 	return lines
+}
+
+// explainDecode writes the bound on decode with its numbers.
+func explainDecode(p *planRun, r planRow) []string {
+	if p.bandwidth == 0 || !priced(r.Row) {
+		return nil
+	}
+	d, q := r.decode, r.request
+	cache := grouped(d.Cache) + " B of cache"
+	if parts := min(q.Sequences, q.PP); parts > 1 {
+		cache += fmt.Sprintf(" / %d stages at work", parts)
+	}
+	return []string{fmt.Sprintf("  decode: %s x %s B/s / (%s B of weights + %s) = at most %s tokens/s", plural(q.Sequences, "session"),
+		grouped(p.bandwidth), grouped(d.Weights), cache, significant(d.Total, 4))}
 }
 
 // modelOrigin says where a model's figures came from.

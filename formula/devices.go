@@ -40,6 +40,17 @@ var Devices = sync.OnceValue(func() []Device {
 	return devices
 })
 
+// Matches reports whether the name or an alias holds the text, in any case.
+func (d Device) Matches(text string) bool {
+	want := strings.ToLower(strings.TrimSpace(text))
+	for _, name := range append([]string{strings.ToLower(d.Name)}, d.Aliases...) {
+		if strings.Contains(name, want) {
+			return true
+		}
+	}
+	return false
+}
+
 // LookupDevice finds a device by alias, name, or a part of the name that no
 // other has, in any case.
 func LookupDevice(text string) (Device, error) {

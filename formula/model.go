@@ -182,6 +182,19 @@ func (m *Model) Validate() error {
 	return nil
 }
 
+// Incomplete says what is known to be missing from the figures: convolutions
+// of recurrent layers whose width the source does not tell.
+func (m *Model) Incomplete() []string {
+	var missing []string
+	for _, s := range m.States {
+		convolves := s.Kind == "mamba1" || s.Kind == "mamba2" || s.Kind == "gdn" || s.Kind == "kda" || s.Kind == "rglru"
+		if convolves && s.ConvElements == 0 {
+			missing = append(missing, fmt.Sprintf("%s: the convolution state of %d %s layers is not known and not counted", m.label(), s.Layers, s.Kind))
+		}
+	}
+	return missing
+}
+
 func (m *Model) label() string {
 	if m.Name != "" {
 		return m.Name

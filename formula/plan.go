@@ -13,9 +13,9 @@ type Budget struct {
 	Reserve int64 // kept free on every device
 }
 
-// cache is what one of so many devices has left for the cache; below zero
+// Left is what one of so many devices has left for the cache; below zero
 // nothing fits.
-func (b Budget) cache(devices int64) int64 {
+func (b Budget) Left(devices int64) int64 {
 	left := b.Memory - ceilDiv(b.Weights, devices)
 	if left < 0 {
 		return -1
@@ -117,7 +117,7 @@ func Price(engine Engine, req Request, baseline *Scheme, budget Budget) (Row, er
 	if budget.Memory == 0 {
 		return row, nil
 	}
-	left := budget.cache(devices)
+	left := budget.Left(devices)
 	fits := func(r Reservation) (bool, error) { return r.Refusal == "" && r.PerDevice <= left, nil }
 	row.Fits, _ = fits(r)
 	if row.MaxContext, err = longest(engine, req, fits); err != nil {

@@ -41,6 +41,30 @@ func ParseBytes(text string) (int64, error) {
 	return n, nil
 }
 
+// minBandwidth is a bandwidth that no memory falls short of: whoever types less
+// forgot the unit.
+const minBandwidth = 1e6
+
+// ParseBandwidth reads bytes a second, as in 3350GB/s, 3.35TB/s or 204.8GB.
+// G, GB and so on are powers of 1000, as vendors mean them; GiB is not.
+func ParseBandwidth(text string) (int64, error) {
+	amount := strings.TrimSpace(text)
+	if end := len(amount) - len("/s"); end > 0 && strings.EqualFold(amount[end:], "/s") {
+		amount = amount[:end]
+	}
+	n, err := parseQuantity(amount, map[string]int64{
+		"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+		"m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a bandwidth: %w", text, err)
+	}
+	if n < minBandwidth {
+		return 0, fmt.Errorf("%q is not a bandwidth: %d bytes a second are too few, is a unit missing?", text, n)
+	}
+	return n, nil
+}
+
 // parseQuantity reads a non-negative decimal number and one of the units, in
 // any case, and rounds half to even to a whole number.
 func parseQuantity(text string, units map[string]int64) (int64, error) {
