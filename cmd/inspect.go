@@ -17,8 +17,8 @@ func newInspect(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect FILE...",
 		Short: "show what dumps hold: layers, tensors, shapes, types and attention facts",
-		Long: `inspect lists the layers of dump files (npy, npz, safetensors), directories of
-them or patterns. It reads headers and facts only, unless --allow-nonfinite
+		Long: `inspect lists the layers of dump files (npy, npz, safetensors), of the states
+that llama.cpp saves, of directories of dumps or patterns. It reads headers and facts only, unless --allow-nonfinite
 asks which tokens to leave out. Facts that the dump does not state are marked
 as assumed.`,
 		Example: `  kvq inspect layer12.npy
@@ -42,23 +42,16 @@ as assumed.`,
 }
 
 func runInspect(o sourceOptions, out *output) error {
-	wanted, err := parseLayers(o.layers)
+	wanted, err := parseLayers("layer", o.layers)
+	if err != nil {
+		return err
+	}
+	files, err := o.open("", out.warn)
 	if err != nil {
 		return err
 	}
 	var in inspection
-	if len(o.dumps) == 0 {
-		f, err := dumps.OpenParts(o.k, o.v, o.q, o.read)
-		if err != nil {
-			return err
-		}
-		in.add(f, wanted)
-	}
-	for _, path := range o.dumps {
-		f, err := openDump("", path, o.read)
-		if err != nil {
-			return err
-		}
+	for _, f := range files {
 		in.add(f, wanted)
 	}
 	if missing := wanted.unused(); missing != "" {
@@ -88,9 +81,10 @@ type inspectedFile struct {
 type inspectedLayer struct {
 	Layer         int               `json:"layer"`
 	Path          string            `json:"path"`
+	Cache         string            `json:"cache,omitempty"` // full or sliding, where a file keeps them apart
 	Tokens        int               `json:"tokens"`
 	DroppedTokens int               `json:"dropped_tokens,omitempty"`
-	KVHeads       int               `json:"kv_heads"`
+	KVHeads       int               `json:"kv_heads,omitempty"` // absent where the file does not store it
 	QueryHeads    int               `json:"query_heads,omitempty"`
 	HeadDimK      int               `json:"head_dim_k"`
 	HeadDimV      int               `json:"head_dim_v"`
@@ -144,13 +138,16 @@ func (in *inspection) add(f *dumps.File, wanted layerSet) {
 func inspectLayer(l *dumps.Layer) inspectedLayer {
 	f := l.Facts
 	il := inspectedLayer{
-		Layer: l.Number, Path: l.Path, Tokens: l.Tokens, DroppedTokens: l.DroppedTokens,
+		Layer: l.Number, Path: l.Path, Cache: l.Cache, Tokens: l.Tokens, DroppedTokens: l.DroppedTokens,
 		KVHeads: l.KVHeads, QueryHeads: l.QueryHeads, HeadDimK: l.HeadDimK, HeadDimV: l.HeadDimV,
 		Facts: inspectedFacts{
 			Model: f.Model, Source: f.Source, RoPEApplied: f.RoPEApplied, Scale: f.Scale, Causal: f.Causal, Window: f.Window,
 			Chunk: f.Chunk, Softcap: f.Softcap, Sinks: f.Sinks, RoPE: f.RoPE, FirstPosition: f.FirstPosition, QPositions: l.QPositions,
 		},
 		FactsGiven: append([]string{}, f.Given...), FactsAssumed: append([]string{}, f.Assumed...),
+	}
+	if slices.Contains(il.FactsAssumed, "kv_heads") {
+		il.KVHeads = 0
 	}
 	for p := dumps.K; p <= dumps.OWeight; p++ {
 		t := l.Tensor(p)
@@ -187,6 +184,9 @@ func (in *inspection) report() report {
 				about = "layers "
 			}
 			about += layerRanges(f.Layers, g)
+			if first.Cache != "" {
+				about = first.Cache + " cache, " + about
+			}
 			if several {
 				about = filepath.Base(first.Path) + ", " + about
 			}
@@ -294,6 +294,12 @@ func (l inspectedLayer) notes() []string {
 		say("first_position", "first position %s", grouped(int64(f.FirstPosition)))
 	}
 	lines := []string{strings.Join(parts, ", ")}
+	switch {
+	case l.KVHeads == 0:
+		lines = append(lines, "the number of KV heads is not stored")
+	case !slices.ContainsFunc(l.Tensors, func(t inspectedTensor) bool { return t.Layout == string(dumps.HSD) }):
+		lines = append(lines, fmt.Sprintf("%s of %d", plural(int64(l.KVHeads), "KV head"), l.HeadDimK))
+	}
 	switch n := len(f.QPositions); n {
 	case 0:
 		lines = append(lines, "no queries: attention figures can only be a proxy")
@@ -317,7 +323,7 @@ func groupLayers(layers []inspectedLayer) [][]int {
 	byText := map[string]int{}
 	for i, l := range layers {
 		var b strings.Builder
-		fmt.Fprintln(&b, filepath.Base(l.Path), l.notes(), l.DroppedTokens)
+		fmt.Fprintln(&b, filepath.Base(l.Path), l.Cache, l.notes(), l.DroppedTokens)
 		for _, it := range l.Tensors {
 			fmt.Fprintln(&b, it.Tensor, it.Shape, it.DType, it.storage())
 		}

@@ -21,6 +21,9 @@ type sourceOptions struct {
 	layout  string
 	dtype   string
 	read    dumps.Options
+	gguf    string // the model of llama.cpp state files
+	sliding []string
+	seq     int
 
 	scale, softcap float64
 	window         int
@@ -39,6 +42,10 @@ func addSourceFlags(f *pflag.FlagSet, o *sourceOptions) {
 	f.StringVar(&o.read.NameK, "name-k", "", "tensor `NAME` of the keys, {layer} standing for the layer's number")
 	f.StringVar(&o.read.NameV, "name-v", "", "tensor `NAME` of the values")
 	f.StringVar(&o.read.NameQ, "name-q", "", "tensor `NAME` of the queries")
+	f.IntVar(&o.read.KVHeads, "kv-heads", 0, "KV heads `N` of a llama.cpp state file, which does not store them")
+	f.StringVar(&o.gguf, "gguf", "", "the model `FILE` of a llama.cpp state: heads, layer numbers, window, scale")
+	f.StringSliceVar(&o.sliding, "sliding-layers", nil, "the sliding layers of a llama.cpp state: `N`, N-M or a list of them")
+	f.IntVar(&o.seq, "seq", 0, "the sequence `N` to read of a llama.cpp state that holds several")
 	f.BoolVar(&o.read.AllowNonfinite, "allow-nonfinite", false, "drop tokens that hold NaN or infinity instead of failing")
 	f.Float64Var(&o.scale, "scale", 0, "attention scale; default: the dump's, else 1/sqrt(head_dim)")
 	f.IntVar(&o.window, "window", 0, "sliding window in `TOKENS`, 0 for none; default: the dump's")
@@ -68,6 +75,22 @@ func (o *sourceOptions) settle(f *pflag.FlagSet) error {
 	}
 	if f.Changed("causal") {
 		o.read.Causal = &o.causal
+	}
+	if f.Changed("seq") {
+		o.read.Seq = &o.seq
+	}
+	if f.Changed("kv-heads") && o.read.KVHeads < 1 {
+		return usagef("--kv-heads %d: want a number from 1", o.read.KVHeads)
+	}
+	if o.gguf != "" && (o.read.KVHeads != 0 || o.sliding != nil) {
+		return usagef("--gguf says what --kv-heads and --sliding-layers would: give one or the other")
+	}
+	sliding, err := parseLayers("sliding-layers", o.sliding)
+	if err != nil {
+		return err
+	}
+	if o.read.SlidingLayers, err = sliding.numbers("sliding-layers"); err != nil {
+		return err
 	}
 	switch {
 	case len(o.dumps) == 0 && o.k == "" && o.v == "" && o.q == "":
@@ -105,23 +128,12 @@ func openSource(o sourceOptions) (_ *source, err error) {
 			s.close()
 		}
 	}()
-	wanted, err := parseLayers(o.layers)
+	wanted, err := parseLayers("layer", o.layers)
 	if err != nil {
 		return nil, err
 	}
-	if len(o.dumps) == 0 {
-		f, err := dumps.OpenParts(o.k, o.v, o.q, o.read)
-		if err != nil {
-			return nil, err
-		}
-		s.files = append(s.files, f)
-	}
-	for _, path := range o.dumps {
-		f, err := openDump("--dump ", path, o.read)
-		if err != nil {
-			return nil, err
-		}
-		s.files = append(s.files, f)
+	if s.files, err = o.open("--dump ", s.warn); err != nil {
+		return nil, err
 	}
 	var have []string
 	names := map[string]int{}
@@ -150,6 +162,39 @@ func openSource(o sourceOptions) (_ *source, err error) {
 		}
 	}
 	return s, nil
+}
+
+// open opens everything that is named. flag says, in a message, where the
+// names were given.
+func (o sourceOptions) open(flag string, warn func(format string, args ...any)) (files []*dumps.File, err error) {
+	defer func() {
+		if err != nil {
+			for _, f := range files {
+				f.Close() // read-only: nothing can be lost
+			}
+			files = nil
+		}
+	}()
+	if o.gguf != "" {
+		if o.read.Model, err = readDumpModel(o.gguf, warn); err != nil {
+			return nil, err
+		}
+	}
+	if len(o.dumps) == 0 {
+		f, err := dumps.OpenParts(o.k, o.v, o.q, o.read)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	for _, path := range o.dumps {
+		f, err := openDump(flag, path, o.read)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
 }
 
 // some lists a few of many.
@@ -181,7 +226,8 @@ type layerRange struct {
 	used     bool
 }
 
-func parseLayers(list []string) (layerSet, error) {
+// parseLayers reads the numbers and ranges given after a flag.
+func parseLayers(flag string, list []string) (layerSet, error) {
 	var set layerSet
 	for _, text := range list {
 		r := layerRange{text: text}
@@ -191,11 +237,25 @@ func parseLayers(list []string) (layerSet, error) {
 			r.to = r.from
 		}
 		if err != nil || r.from < 0 || r.to < r.from {
-			return nil, usagef("--layer %q: want a number or a range such as 0-7", text)
+			return nil, usagef("--%s %q: want a number or a range such as 0-7", flag, text)
 		}
 		set = append(set, r)
 	}
 	return set, nil
+}
+
+// numbers lists every layer of the set.
+func (s layerSet) numbers(flag string) (list []int, err error) {
+	for _, r := range s {
+		if r.to-r.from > 1<<16 {
+			return nil, usagef("--%s %s: more layers than any model has", flag, r.text)
+		}
+		for n := r.from; n <= r.to; n++ {
+			list = append(list, n)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
 }
 
 func (s layerSet) include(n int) bool {
@@ -220,6 +280,12 @@ func (s layerSet) unused() string {
 // newLayer presents a dumped layer to eval.
 func newLayer(l *dumps.Layer, warn func(format string, args ...any)) (*eval.Layer, error) {
 	f := l.Facts
+	switch {
+	case slices.Contains(f.Assumed, "kv_heads"):
+		return nil, withHint(usagef("%s: how many KV heads the rows of %d values hold is not stored in it", l.Path, l.HeadDimK), "--kv-heads N, or --gguf MODEL")
+	case l.Tensor(dumps.V) == nil:
+		return nil, withHint(usagef("%s: layer %d has no values: they live in the keys (MLA), and how many channels are theirs is not stored", l.Path, l.Number), "--gguf MODEL")
+	}
 	e := &eval.Layer{
 		Dump: l.Name, Path: l.Path, Number: l.Number, DType: string(l.DType),
 		Tokens: l.Tokens, KVHeads: l.KVHeads, QueryHeads: l.QueryHeads,

@@ -10,7 +10,7 @@ import (
 )
 
 func TestParseLayers(t *testing.T) {
-	set, err := parseLayers([]string{"3", "8-10"})
+	set, err := parseLayers("layer", []string{"3", "8-10"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,14 +22,14 @@ func TestParseLayers(t *testing.T) {
 	if got := set.unused(); got != "" {
 		t.Errorf("unused: %q", got)
 	}
-	if set, _ := parseLayers([]string{"5"}); set.include(6) || set.unused() != "5" {
+	if set, _ := parseLayers("layer", []string{"5"}); set.include(6) || set.unused() != "5" {
 		t.Error("an absent layer goes unnoticed")
 	}
-	if set, _ := parseLayers(nil); !set.include(7) {
+	if set, _ := parseLayers("layer", nil); !set.include(7) {
 		t.Error("no --layer must mean every layer")
 	}
 	for _, bad := range []string{"", "x", "-1", "3-1", "1-2-3", "1,2", "1 2", "9999999999999999999"} {
-		if _, err := parseLayers([]string{bad}); exitCode(err) != exitUsage {
+		if _, err := parseLayers("layer", []string{bad}); exitCode(err) != exitUsage {
 			t.Errorf("--layer %q: %v, want a usage error", bad, err)
 		}
 	}

@@ -36,7 +36,8 @@ type Facts struct {
 	RoPE          *RoPE
 	FirstPosition int // RoPE position of token 0
 	// Given and Assumed name the facts that were stated and those that were
-	// filled in, both in the order of the fields above.
+	// filled in, in the order of the fields above; "kv_heads" is assumed where
+	// a file does not store the number, and one head stands in for them.
 	Given, Assumed []string
 }
 
@@ -438,7 +439,11 @@ func (l *Layer) applyFacts(files []*FactFile, o Options) error {
 		}
 		s = s.merge(file.Defaults).merge(one)
 	}
-	s = s.merge(FactSet{Scale: o.Scale, Causal: o.Causal, Window: o.Window, Softcap: o.Softcap})
+	given := FactSet{Scale: o.Scale, Causal: o.Causal, Window: o.Window, Softcap: o.Softcap}
+	if l.Cache == FullCache {
+		given.Window = nil
+	}
+	s = s.merge(given)
 
 	settle := func(name string, given, assumable bool) {
 		if given {
@@ -467,10 +472,11 @@ func (l *Layer) applyFacts(files []*FactFile, o Options) error {
 		f.FirstPosition = *s.FirstPosition
 	}
 	f.Sinks, f.RoPE = s.Sinks, s.RoPE
+	settle("kv_heads", false, l.kvHeadsAssumed)
 	settle("scale", s.Scale != nil, true)
 	settle("causal", s.Causal != nil, true)
 	// A dump that states facts at all would have stated a window.
-	settle("window", s.Window != nil, !stated)
+	settle("window", s.Window != nil, !stated || l.windowUnknown)
 	settle("chunk", s.Chunk != nil, false)
 	settle("softcap", s.Softcap != nil, false)
 	settle("sinks", s.Sinks != nil, false)
@@ -489,7 +495,7 @@ func (l *Layer) applyFacts(files []*FactFile, o Options) error {
 	if l.Tensor(Q) == nil {
 		return nil
 	}
-	given := l.QPositions != nil || s.QPositions != nil
+	positioned := l.QPositions != nil || s.QPositions != nil
 	if l.QPositions == nil && s.QPositions != nil {
 		if len(s.QPositions) != l.Queries {
 			return formatErrorf(where, -1, "facts: layer %d: q_positions has %d numbers, but the layer has %d query rows", l.Number, len(s.QPositions), l.Queries)
@@ -502,7 +508,7 @@ func (l *Layer) applyFacts(files []*FactFile, o Options) error {
 			l.QPositions[i] = l.Tokens - l.Queries + i
 		}
 	}
-	settle("q_positions", given, l.Queries < l.Tokens)
+	settle("q_positions", positioned, l.Queries < l.Tokens)
 	for i, p := range l.QPositions {
 		if p < 0 || p >= l.Tokens {
 			return formatErrorf(where, -1, "layer %d: q_positions: row %d stands at %d, but there are %d tokens", l.Number, i, p, l.Tokens)

@@ -31,17 +31,23 @@ type Layer struct {
 	Name   string // the file's base name: how reports call the dump
 	Number int
 
-	KVHeads, QueryHeads  int // QueryHeads is 0 without Q
-	Tokens               int // cached tokens, those dropped left out
-	Queries              int // rows of Q, 0 without Q
-	HeadDimK, HeadDimV   int
-	DType                DType // of K; see Tensor for the others
-	Facts                Facts
-	QPositions           []int // token at which each row of Q stands; nil without Q
-	DroppedTokens        int   // tokens left out because of NaN or infinity
+	KVHeads, QueryHeads int // QueryHeads is 0 without Q
+	Tokens              int // cached tokens, those dropped left out
+	Queries             int // rows of Q, 0 without Q
+	HeadDimK, HeadDimV  int
+	DType               DType // of K; see Tensor for the others
+	Facts               Facts
+	QPositions          []int // token at which each row of Q stands; nil without Q
+	DroppedTokens       int   // tokens left out because of NaN or infinity
+	// Cache is FullCache or SlidingCache where a file keeps the two apart.
+	// Number then counts within it, and Name says so, unless it is known which
+	// layers slide.
+	Cache                string
 	tensors              [parts]*Tensor
 	positions            *array
-	keptTokens, keptRows []int // rows that remain, or nil for all
+	keptTokens, keptRows []int // stored rows, in order, or nil for all
+	kvHeadsAssumed       bool  // one head of the whole width is a stand-in
+	windowUnknown        bool  // it slides, but not known how far
 }
 
 // Tensor describes one tensor of a layer as its file stores it.
@@ -149,7 +155,7 @@ func (t *Tensor) nonFinite(p Part, head, row, channel int, v float32) error {
 		rowName = "row"
 	}
 	offset := int64(-1)
-	if !t.Deflated {
+	if !t.Deflated && !t.DType.quantized() {
 		offset = t.offset + int64(head*t.strides[0]+row*t.strides[1]+channel*t.strides[2])*int64(t.DType.Size())
 	}
 	e := formatErrorf(t.Path, offset, "%s head %d, %s %d, channel %d is %s", p, head, rowName, row, channel, what)
@@ -175,6 +181,9 @@ func (t *Tensor) convert(dst []float32, head, from, to int, check func(first int
 	data, err := t.blob.bytes()
 	if err != nil {
 		return err
+	}
+	if c, ok := blockCodecs[t.DType]; ok {
+		return t.blob.guard(func() error { return t.convertBlocks(dst, data, c, head, from, to, check) })
 	}
 	return t.blob.guard(func() error {
 		size := t.DType.Size()
@@ -214,6 +223,29 @@ func (t *Tensor) convert(dst []float32, head, from, to int, check func(first int
 		}
 		return nil
 	})
+}
+
+// convertBlocks is convert for block types, whose rows hold all heads in turn.
+func (t *Tensor) convertBlocks(dst []float32, data []byte, c blockCodec, head, from, to int, check func(first int, rows []float32) error) error {
+	row := t.strides[1] / ggmlBlock * c.bytes
+	begin := int(t.offset) + from*row
+	for first := from; first < to; {
+		n := min(max(1, hot/t.Dim), to-first)
+		rows := dst[:n*t.Dim]
+		for i := range n {
+			at := int(t.offset) + (first+i)*row
+			c.decodeBlocks(rows[i*t.Dim:(i+1)*t.Dim], data[at:at+row], head*t.strides[0])
+		}
+		if err := check(first, rows); err != nil {
+			return err
+		}
+		dst, first = dst[n*t.Dim:], first+n
+		if end := int(t.offset) + first*row; end-begin >= released || first == to {
+			release(data, begin, end)
+			begin = end
+		}
+	}
+	return nil
 }
 
 // gatherScratch is a column of a block of rows, raw and converted.

@@ -21,6 +21,12 @@ type Options struct {
 	// stands for the layer's number. Empty for the names of docs/formats.md.
 	NameK, NameV, NameQ string
 
+	// What a llama.cpp state file leaves out.
+	KVHeads       int    // KV heads of every layer; 0: not known
+	SlidingLayers []int  // numbers of the sliding layers; nil: not known
+	Seq           *int   // the sequence to read; nil: the only one, or the first with a warning
+	Model         *Model // the model it belongs to, which settles all but Seq; nil: not known
+
 	// AllowNonfinite drops the tokens (and query rows) that hold NaN or
 	// infinity. Open then reads all of K, V and Q.
 	AllowNonfinite bool
@@ -28,7 +34,7 @@ type Options struct {
 	// Facts that override the dump's; nil leaves them alone.
 	Scale, Softcap *float64
 	Causal         *bool
-	Window         *int
+	Window         *int // of a llama.cpp state with two caches: of its sliding layers
 }
 
 func (o Options) check() error {
@@ -49,6 +55,12 @@ func (o Options) check() error {
 		return &OptionError{"softcap", "want a positive number, or 0 for none"}
 	case o.Window != nil && *o.Window < 0:
 		return &OptionError{"window", "want a number of tokens, or 0 for none"}
+	case o.KVHeads < 0:
+		return &OptionError{"kv-heads", "want a positive number"}
+	case o.SlidingLayers != nil && (len(o.SlidingLayers) == 0 || slices.Min(o.SlidingLayers) < 0):
+		return &OptionError{"sliding-layers", "want layer numbers"}
+	case o.Seq != nil && *o.Seq < 0:
+		return &OptionError{"seq", "want a number from 0"}
 	}
 	_, err := o.patterns()
 	return err
@@ -184,6 +196,7 @@ type opener struct {
 	// embedded facts by layer
 	embedded  map[*Layer]*FactFile
 	dtypeUsed bool
+	stateUsed bool
 }
 
 // paths opens files that were listed. In a listing, files that hold no layer
@@ -231,6 +244,8 @@ func (op *opener) group(paths []string, many bool) []set {
 			sets = append(sets, set{path, func() error { return op.npz(path) }})
 		case ".safetensors":
 			sets = append(sets, set{path, func() error { return op.safetensors(path) }})
+		case kindState:
+			sets = append(sets, set{path, func() error { return op.state(path) }})
 		case ".npy":
 			prefix, part, ok := splitRole(stem(path))
 			if many && ok {
@@ -240,7 +255,7 @@ func (op *opener) group(paths []string, many bool) []set {
 			}
 		default:
 			sets = append(sets, set{path, func() error {
-				return formatErrorf(path, 0, "not a dump: want a .npy, .npz or .safetensors file")
+				return formatErrorf(path, 0, "not a dump: want a .npy, .npz or .safetensors file, or a llama.cpp state")
 			}})
 		}
 	}
@@ -261,6 +276,10 @@ func (op *opener) group(paths []string, many bool) []set {
 	return sets
 }
 
+// kindState is the kind of llama.cpp's state files, which have no extension of
+// their own.
+const kindState = "llama.cpp state"
+
 // kind returns the extension that a file has or, by its first bytes, should have.
 func (op *opener) kind(path string) string {
 	if ext := extension(path); ext != "" {
@@ -280,6 +299,8 @@ func (op *opener) kind(path string) string {
 		return ".npz"
 	case n == 9 && head[8] == '{':
 		return ".safetensors"
+	case strings.HasPrefix(head, stateMagicSequence), strings.HasPrefix(head, stateMagicSession):
+		return kindState
 	}
 	return ""
 }
@@ -570,6 +591,9 @@ func (op *opener) finish() error {
 	if op.o.DType != "" && !op.dtypeUsed {
 		op.file.warn("--dtype %s was not needed: the tensors name their own type", op.o.DType)
 	}
+	if op.o.KVHeads > 0 && !op.stateUsed {
+		op.file.warn("--kv-heads was not needed: the shape says it")
+	}
 	for _, l := range op.file.Layers {
 		shared, err := op.factFile(filepath.Join(filepath.Dir(l.Path), "kvq.json"))
 		if err != nil {
@@ -633,13 +657,23 @@ func (op *opener) factFile(path string) (*FactFile, error) {
 // them out, together with the query rows that stand at them or are not finite
 // themselves.
 func (op *opener) drop(l *Layer) error {
-	badTokens, badRows := make([]bool, l.Tokens), make([]bool, l.Queries)
-	for p, bad := range map[Part][]bool{K: badTokens, V: badTokens, Q: badRows} {
+	badStored, badRows := make([]bool, l.Tensor(K).Rows), make([]bool, l.Queries)
+	for p, bad := range map[Part][]bool{K: badStored, V: badStored, Q: badRows} {
 		if t := l.Tensor(p); t != nil {
 			if err := t.markNonFinite(bad); err != nil {
 				return err
 			}
 		}
+	}
+	stored := func(token int) int {
+		if l.keptTokens == nil {
+			return token
+		}
+		return l.keptTokens[token]
+	}
+	badTokens := make([]bool, l.Tokens)
+	for i := range badTokens {
+		badTokens[i] = badStored[stored(i)]
 	}
 	for i, p := range l.QPositions {
 		badRows[i] = badRows[i] || badTokens[p]
@@ -666,7 +700,11 @@ func (op *opener) drop(l *Layer) error {
 	for i, r := range rows {
 		positions[i] = renumbered[l.QPositions[r]]
 	}
-	l.keptTokens, l.keptRows = tokens, rows
+	kept := make([]int, len(tokens))
+	for i, t := range tokens {
+		kept[i] = stored(t)
+	}
+	l.keptTokens, l.keptRows = kept, rows
 	l.Tokens = len(tokens)
 	if l.Queries > 0 {
 		l.Queries, l.QPositions = len(rows), positions
