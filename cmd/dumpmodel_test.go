@@ -2,22 +2,34 @@ package cmd
 
 import (
 	"math"
-	"path/filepath"
 	"testing"
 )
 
-// TestDumpModel reads headers that formula's tests hold: sliding layers of
-// Gemma 3, and one that gives its attention scale.
+// TestDumpModel reads a header whose caches llama.cpp printed itself
+// (formula/testdata/llamacpp/cases.tsv): 6 full-length and 6 sliding layers
+// whose rows of K have 256 elements.
 func TestDumpModel(t *testing.T) {
-	warn := func(format string, args ...any) { t.Errorf(format, args...) }
-	m, err := readDumpModel(filepath.Join("..", "formula", "testdata", "llamacpp", "gguf", "gemma3-v1.gguf"), warn)
+	m, err := readDumpModel(gguf(t, "gemma3-v1.gguf"), func(format string, args ...any) { t.Errorf(format, args...) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%+v", m)
-	for _, l := range m.Layers {
-		if l.Facts.Scale == nil || math.Abs(*l.Facts.Scale-1/math.Sqrt(float64(l.HeadDimK))) > 1e-12 {
-			t.Errorf("layer %d: scale %v", l.Number, l.Facts.Scale)
+	sliding := 0
+	for i, l := range m.Layers {
+		f := l.Facts
+		if l.Number != i || l.KVHeads*l.HeadDimK != 256 || l.HeadDimV != l.HeadDimK {
+			t.Errorf("%+v", l)
 		}
+		if f.Scale == nil || math.Abs(*f.Scale*math.Sqrt(float64(l.HeadDimK))-1) > 1e-12 {
+			t.Errorf("layer %d: scale %v", i, f.Scale)
+		}
+		if f.Window == nil || (*f.Window > 0) != l.Sliding || *f.Chunk != 0 {
+			t.Errorf("layer %d: window %v", i, f.Window)
+		}
+		if l.Sliding {
+			sliding++
+		}
+	}
+	if len(m.Layers) != 12 || sliding != 6 {
+		t.Errorf("%d layers, %d of them sliding", len(m.Layers), sliding)
 	}
 }

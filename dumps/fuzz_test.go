@@ -19,7 +19,7 @@ func fuzzOpen(t *testing.T, path string, data []byte) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []Options{{}, {Layout: SHD, DType: BF16, AllowNonfinite: true}} {
+	for _, o := range []Options{{}, {Layout: SHD, DType: BF16, AllowNonfinite: true, KVHeads: 2}} {
 		f, err := Open(path, o)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\n\r") {
@@ -160,5 +160,32 @@ func FuzzNames(f *testing.F) {
 		if err == nil && len(groups) == 0 && len(unused) == 0 {
 			t.Error("names vanished")
 		}
+	})
+}
+
+func FuzzLlamaState(f *testing.F) {
+	cells := []testCell{{2, []int{0, 3}}, {0, []int{0}}, {1, []int{3}}}
+	f.Add(sequenceHead().put(1).cells(0, cells...).put(0, 2).rows(K, 6, cells...).rows(K, 6, cells...).rows(V, 4, cells...).rows(V, 4, cells...).Bytes())
+	f.Add(sessionHead("x").put(1).cells(8, cells...).put(1, 1).rows(K, 6, cells...).columns(V, 4, cells...).put(1).cells(8, cells[:1]...).put(1, 1).rows(K, 2, cells[:1]...).columns(V, 2, cells[:1]...).Bytes())
+	f.Add(sessionHead("x").put(1).cells(0, cells...).put(0, 1, 8, uint64(34)).put(string(make([]byte, 3*34))).put(1, 2, 0).put(0, 1, 0, uint64(2), "ab").Bytes())
+	path := filepath.Join(f.TempDir(), "slot.bin")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := readState(bytes.NewReader(data), int64(len(data)), path)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("more than one line: %q", err)
+			}
+			return
+		}
+		held := 0
+		for _, c := range s.caches {
+			for _, stream := range c {
+				held += len(stream.cells) + len(stream.k)
+			}
+		}
+		if held > len(data) {
+			t.Errorf("%d cells and layers in %d bytes", held, len(data))
+		}
+		fuzzOpen(t, path, data)
 	})
 }
