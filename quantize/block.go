@@ -37,7 +37,7 @@ func (f *Format) blockBytes(dim int) (data, metadata int) {
 // encodeBlocks fills e's codes from values.
 func (c *Coder) encodeBlocks(e *Encoded, values []float32, calibration *Calibration) error {
 	f := c.scheme.Format
-	e.Scales, e.Offsets, e.ZeroPoints = e.Scales[:0], e.Offsets[:0], e.ZeroPoints[:0]
+	e.Scales, e.Offsets, e.ZeroPoints, e.Codebook = e.Scales[:0], e.Offsets[:0], e.ZeroPoints[:0], e.Codebook[:0]
 	var tensor float32
 	if f.block.tensor && len(values) > 0 {
 		tensor = max(calibration.hi, -calibration.lo) / (e2m1Max * kernels.MaxE4M3)

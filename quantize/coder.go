@@ -37,6 +37,8 @@ type Encoded struct {
 	// one for PerTensor and PerHead; token by token, groups of channels in order,
 	// for PerToken; group by group of tokens, channels in order, for PerChannel.
 	Scales, Offsets, ZeroPoints []byte
+	// Codebook is what a tensor's learned codes stand for, f16.
+	Codebook []byte
 	// Means are the float32 means of the channels that +center takes out.
 	Means []byte
 	// Window are the f16 rows that +sink and then +recent keep.
@@ -58,19 +60,25 @@ func (e *Encoded) Size() Size {
 		Data:     rows*int64(rowData) + int64(len(e.Window)+len(e.Outliers)),
 		Metadata: rows*int64(rowMetadata) + int64(len(e.Means)+len(e.OutlierChannels)+len(e.OutlierEnds)),
 	}
-	if !e.Scheme.Calibrated() || e.Index == 0 {
+	if !e.Scheme.sharedScale() || e.Index == 0 {
 		size.Metadata += int64(len(e.Scales) + len(e.Offsets) + len(e.ZeroPoints))
+	}
+	if e.Index == 0 {
+		size.Metadata += int64(len(e.Codebook))
 	}
 	return size
 }
 
 // Append appends all bytes of e to dst: codes, scales, offsets, zero points,
-// means, window, outliers, their channels, their ends. What a tensor stores once
+// codebook, means, window, outliers, their channels, their ends. What a tensor stores once
 // is appended for head 0.
 func (e *Encoded) Append(dst []byte) []byte {
 	dst = append(dst, e.Codes...)
-	if !e.Scheme.Calibrated() || e.Index == 0 {
+	if !e.Scheme.sharedScale() || e.Index == 0 {
 		dst = append(append(append(dst, e.Scales...), e.Offsets...), e.ZeroPoints...)
+	}
+	if e.Index == 0 {
+		dst = append(dst, e.Codebook...)
 	}
 	for _, part := range [][]byte{e.Means, e.Window, e.Outliers, e.OutlierChannels, e.OutlierEnds} {
 		dst = append(dst, part...)
@@ -81,10 +89,12 @@ func (e *Encoded) Append(dst []byte) []byte {
 // rows returns the range of tokens that are stored as codes.
 func (e *Encoded) rows() (first, end int) { return e.sink, e.Tokens - e.recent }
 
-// A Calibration is what a tensor's heads store in common: the range of all values. The zero value has seen no head.
+// A Calibration is what a tensor's heads store in common: the range of all
+// values, and what a codebook is learned from. The zero value has seen no head.
 type Calibration struct {
-	lo, hi float32
-	seen   bool
+	lo, hi    float32
+	seen      bool
+	histogram []int64 // of normalized values
 }
 
 // Merge adds what other has seen.
@@ -94,9 +104,13 @@ func (c *Calibration) Merge(other Calibration) {
 	}
 	if !c.seen {
 		*c = other
+		c.histogram = slices.Clone(other.histogram)
 		return
 	}
 	c.lo, c.hi = min(c.lo, other.lo), max(c.hi, other.hi)
+	for bin, count := range other.histogram {
+		c.histogram[bin] += count
+	}
 }
 
 // A Coder encodes and decodes heads under one scheme. It keeps scratch memory:
@@ -105,6 +119,7 @@ type Coder struct {
 	scheme *Scheme
 	work   []float32 // a head that modifiers changed
 	page   []float32 // one page of values before the codes of 8-bit floats
+	book   []float32 // values of the codes of a Codebook
 	fields []uint8   // one page of codes, unpacked
 	lo, hi []float32 // ranges of a block of scales
 	affine kernels.Affine
@@ -130,11 +145,21 @@ const pageElements = 16384
 // that is Calibrated needs all heads observed before the first Encode; the order
 // does not matter.
 func (c *Coder) Observe(calibration *Calibration, head Head) error {
-	values, err := c.transform(&Encoded{}, head)
+	e := new(Encoded)
+	values, err := c.transform(e, head)
 	if err != nil || len(values) == 0 {
 		return err
 	}
 	seen := Calibration{lo: values[0], hi: values[0], seen: true}
+	if c.scheme.Format.learned {
+		seen.histogram = make([]int64, learnedBins)
+		e.Codes = resize(e.Codes, len(values)/head.Dim*c.scheme.codeBytes(head.Dim))
+		if err := c.encodeScaled(e, values, &seen, true); err != nil {
+			return err
+		}
+		calibration.Merge(seen)
+		return nil
+	}
 	for len(values) > 0 {
 		page := values[:min(pageElements, len(values))]
 		values = values[len(page):]
@@ -161,12 +186,12 @@ func (c *Coder) Encode(e *Encoded, head Head, calibration *Calibration) error {
 	e.Codes = resize(e.Codes, len(values)/max(head.Dim, 1)*c.scheme.codeBytes(head.Dim))
 	switch c.scheme.Format.Class {
 	case Plain:
-		e.Scales, e.Offsets, e.ZeroPoints = e.Scales[:0], e.Offsets[:0], e.ZeroPoints[:0]
+		e.Scales, e.Offsets, e.ZeroPoints, e.Codebook = e.Scales[:0], e.Offsets[:0], e.ZeroPoints[:0], e.Codebook[:0]
 		return c.encodeFloats(e, e.Codes, values, e.sink, c.scheme.Format)
 	case Block:
 		return c.encodeBlocks(e, values, calibration)
 	}
-	return c.encodeScaled(e, values, calibration)
+	return c.encodeScaled(e, values, calibration, false)
 }
 
 // Decode writes the values of e, [tokens, dim], to dst.

@@ -43,7 +43,7 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 	head := Layout{Unit: fmt.Sprintf("one head of S tokens, %d channels", dim), Formula: s.formula()}
 	f := s.Format
 	part(fmt.Sprintf("%s·%d", rows, s.codeBytes(dim)), "codes", s.codeType(), "rows, each starting on a byte")
-	if f.Class == Scaled || f.Class == Integer {
+	if f.Class != Plain && f.Class != Block {
 		count := s.scaleCount(rows, dim)
 		meta := strconv.Itoa(s.Meta.Bytes())
 		part(count+"·"+meta, "scales", s.Meta.String(), s.scaleOrder())
@@ -53,6 +53,9 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 		case ZP:
 			part(count+"·1", "zero points", "int8", "in the order of the scales")
 		}
+	}
+	if f.learned {
+		part(strconv.FormatInt(s.codebookBytes(), 10), "codebook", "f16", "values of the codes, with head 0 only")
 	}
 	if f.Class == Block && f.block.tensor {
 		part("4", "tensor scale", "f32", "with head 0 only")
@@ -88,7 +91,7 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 
 func (s *Scheme) codeType() string {
 	switch s.Format.Class {
-	case Integer:
+	case Integer, Codebook:
 		return fmt.Sprintf("u%d", s.Format.Bits)
 	case Block:
 		return "blocks"
@@ -144,6 +147,11 @@ func (s *Scheme) formula() string {
 		text = "x̂ = value of the code"
 	case Scaled:
 		text = "x̂ = scale·value of the code"
+	case Codebook:
+		text = "x̂ = scale·value of the code"
+		if s.Format.learned {
+			text += " + offset"
+		}
 	case Block:
 		text = "x̂ as in the block below"
 	case Integer:

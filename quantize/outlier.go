@@ -215,6 +215,11 @@ func (c *Coder) trialError(values []float32, i int) (sum float64) {
 		f.encode(c.fields, c.page)
 		f.decode(c.page, c.fields)
 		kernels.MultiplyRuns(c.page, c.page, c.affine.Scale[i:i+1], len(values))
+	} else if f.Class == Codebook {
+		c.book = f.book
+		for j, v := range values {
+			c.page[j] = c.book[c.nearest(quotient(v, c.affine.Scale[i]))] * c.affine.Scale[i]
+		}
 	} else {
 		a := part(c.affine, i, i+1)
 		kernels.EncodeRuns(c.fields, values, len(values), a)

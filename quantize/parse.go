@@ -117,6 +117,9 @@ func (p parser) base(text string) (*Scheme, error) {
 	if f.Class == Scaled {
 		s.Share = PerTensor
 	}
+	if f.learned {
+		s.Zero = Asym
+	}
 	words = words[1:]
 	if len(words) > 0 && slices.Contains(zeroNames, words[0]) {
 		if f.Class != Integer {
@@ -140,6 +143,9 @@ func (p parser) base(text string) (*Scheme, error) {
 	if len(words) > 0 {
 		return nil, p.fail("the order is codec-zero-share/group@type, for example int4-asym-channel/32@f32",
 			"%q comes after the sharing", words[0])
+	}
+	if f.learned && s.Share == PerTensor {
+		return nil, p.fail("share within a head: -head, -token or -channel", "%s learns its values from scaled ones, so the whole tensor cannot share the scale", f.Name)
 	}
 	if hasGroup {
 		if s.Share != PerToken && s.Share != PerChannel {
@@ -250,6 +256,8 @@ func (p parser) combine(s *Scheme, m Modifier) error {
 		return p.fail("", "%s has no scale: %s has no range to shrink", s.Format.Name, name)
 	case s.Share == PerTensor && (m.Kind == Outlier || m.Kind == Clip):
 		return p.fail("share within a head: -head, -token or -channel", "%s works on one sharing unit at a time, and this one is the whole tensor", name)
+	case s.Format.learned && m.Kind == Clip:
+		return p.fail("", "%s learns its values over the whole range: a clipped one would be another codebook", s.Format.Name)
 	case s.Format.Class == Block && (m.Kind == Outlier || m.Kind == Clip):
 		return p.fail("", "%s fixes how a block's scale follows from its values: %s would be another format", s.Format.Name, name)
 	case m.Kind == Recent && s.Share == PerChannel && s.Group > 0 && m.N%s.Group != 0:

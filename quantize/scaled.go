@@ -83,8 +83,9 @@ func (s *Scheme) eachRun(n, dim int, f func(at, end, scale, scaleEnd, run int)) 
 	}
 }
 
-// encodeScaled fills e's codes and scales from values.
-func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibration) error {
+// encodeScaled fills e's codes and scales from values; when it only observes, it
+// adds the normalized values to the calibration instead of encoding them.
+func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibration, observe bool) error {
 	s, dim := c.scheme, e.Dim
 	rows := len(values) / dim
 	n := int(s.scales(int64(rows), int64(dim)))
@@ -96,9 +97,17 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 	case ZP:
 		e.ZeroPoints = resize(e.ZeroPoints, n)
 	}
+	e.Codebook = e.Codebook[:0]
+	if s.Format.Class == Codebook && !observe && rows > 0 {
+		c.setBook(e, calibration)
+	}
 	rowBytes := s.codeBytes(dim)
 	return s.eachBlock(rows, dim, func(row, end, scale, scaleEnd int) error {
 		block := values[row*dim : end*dim]
+		var out []bool
+		if s.has(Outlier) {
+			out = c.out[row*dim : end*dim]
+		}
 		c.lo, c.hi = resize(c.lo, scaleEnd-scale), resize(c.hi, scaleEnd-scale)
 		if s.Share == PerTensor {
 			c.lo[0], c.hi[0] = calibration.lo, calibration.hi
@@ -109,14 +118,14 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 			c.ranges(block, dim)
 		}
 		if s.has(Clip) {
-			var out []bool
-			if s.has(Outlier) {
-				out = c.out[row*dim : end*dim]
-			}
 			c.clip(block, out, dim)
 		}
 		if err := c.storeScales(e, row, scale, scaleEnd); err != nil {
 			return err
+		}
+		if observe {
+			c.observeCodes(calibration.histogram, block, out, dim)
+			return nil
 		}
 		c.encodeBlock(e.Codes[row*rowBytes:end*rowBytes], block, dim)
 		return nil
@@ -201,7 +210,11 @@ func (c *Coder) computeScales(scales, offsets, points []byte) (refused int, what
 			c.lo[i], c.hi[i] = min(c.lo[i], 0), max(c.hi[i], 0)
 		}
 	}
-	if s.ranged() {
+	if s.Format.learned {
+		for i, lo := range c.lo {
+			c.lo[i], c.hi[i] = float32(c.hi[i]+lo)/2, c.hi[i]-lo
+		}
+	} else if s.ranged() {
 		// The range takes the place of the largest magnitude; lo is still needed.
 		for i, lo := range c.lo {
 			c.hi[i] -= lo
@@ -255,6 +268,10 @@ func (s *Scheme) levels() float32 {
 	switch {
 	case s.Format.Class == Scaled:
 		return s.Format.largest
+	case s.Format.learned:
+		return 2
+	case s.Format.Class == Codebook:
+		return 1
 	case s.Zero == Sym:
 		return float32(int(1)<<(s.Format.Bits-1) - 1)
 	}
@@ -264,7 +281,7 @@ func (s *Scheme) levels() float32 {
 // loadConstants fills in what c.affine needs beside the stored scales and offsets.
 func (c *Coder) loadConstants(points []byte) {
 	s, a, n := c.scheme, &c.affine, len(c.affine.Scale)
-	if s.Format.Class == Scaled {
+	if s.Format.Class != Integer {
 		return
 	}
 	a.Lo, a.Hi = s.FieldRange()
@@ -325,7 +342,9 @@ func (c *Coder) encodeBlock(codes []byte, block []float32, dim int) {
 			c.fields = resize(c.fields, len(values))
 			fields = c.fields
 		}
-		if s.Share == PerChannel {
+		if s.Format.Class == Codebook {
+			c.encodeCodes(fields, values, dim)
+		} else if s.Share == PerChannel {
 			kernels.EncodeColumns(fields, values, c.affine)
 		} else {
 			s.eachRun(len(values), dim, func(at, end, scale, scaleEnd, run int) {
@@ -341,6 +360,9 @@ func (c *Coder) encodeBlock(codes []byte, block []float32, dim int) {
 // decodeScaled writes the values of e's codes.
 func (c *Coder) decodeScaled(values []float32, e *Encoded) {
 	s, dim := c.scheme, e.Dim
+	if s.Format.Class == Codebook {
+		c.loadBook(e)
+	}
 	rowBytes := s.codeBytes(dim)
 	s.eachBlock(len(values)/dim, dim, func(row, end, scale, scaleEnd int) error {
 		c.loadScales(e, scale, scaleEnd)
@@ -372,6 +394,10 @@ func (c *Coder) decodePage(values []float32, codes []byte, dim int) {
 		c.fields = resize(c.fields, len(values))
 		fields = c.fields
 		unpackRows(fields, codes, dim, s.Format.Bits)
+	}
+	if s.Format.Class == Codebook {
+		c.decodeCodes(values, fields, dim)
+		return
 	}
 	if s.Share == PerChannel {
 		kernels.DecodeColumns(values, fields, c.affine)

@@ -14,10 +14,11 @@ type Class uint8
 
 // The classes of formats.
 const (
-	Plain   Class = iota // each value on its own, in a float type
-	Scaled               // value/scale in an 8-bit float type, a scale per sharing unit
-	Integer              // codes of 2 to 8 bits, a scale per sharing unit
-	Block                // blocks of a row with their scales, as a named format lays them out
+	Plain    Class = iota // each value on its own, in a float type
+	Scaled                // value/scale in an 8-bit float type, a scale per sharing unit
+	Integer               // codes of 2 to 8 bits, a scale per sharing unit
+	Codebook              // codes of a table of values in [−1, 1], a scale per sharing unit
+	Block                 // blocks of a row with their scales, as a named format lays them out
 )
 
 // A Format is what one element becomes: a row of the registry.
@@ -31,8 +32,11 @@ type Format struct {
 	overflow float32 // magnitude from which a Plain format rounds to infinity; 0: never
 	instead  string  // what holds such a value
 	block    *block  // of a Block format
-	encode   func(dst []byte, x []float32)
-	decode   func(dst []float32, src []byte)
+
+	book    []float32 // of a Codebook, ascending
+	learned bool      // the codebook is made for each tensor, over (max−min)/2 around the middle
+	encode  func(dst []byte, x []float32)
+	decode  func(dst []float32, src []byte)
 }
 
 // formats is the registry of what an element can become.
@@ -57,6 +61,10 @@ var formats = []*Format{
 	{Name: "int4", Class: Integer, Bits: 4, Doc: "4-bit integers"},
 	{Name: "int3", Class: Integer, Bits: 3, Doc: "3-bit integers"},
 	{Name: "int2", Class: Integer, Bits: 2, Doc: "2-bit integers"},
+	{Name: "nf4", Class: Codebook, Bits: 4, Doc: "NF4 of x/max|x|: quantiles of N(0,1)", book: nf4},
+	{Name: "nuq4", Class: Codebook, Bits: 4, Doc: "KVQuant: 16 values learned for each tensor", learned: true},
+	{Name: "nuq3", Class: Codebook, Bits: 3, Doc: "KVQuant: 8 values learned for each tensor", learned: true},
+	{Name: "nuq2", Class: Codebook, Bits: 2, Doc: "KVQuant: 4 values learned for each tensor", learned: true},
 	{Name: "q8_0", Class: Block, Bits: 8, Doc: "ggml, 32 channels: f16 scale max|x|/127",
 		block: &block{elements: 32, metadata: 2, encode: encodeQ8_0, decode: decodeQ8_0}},
 	{Name: "q5_1", Class: Block, Bits: 5, Doc: "ggml, 32 channels: f16 scale and minimum",
@@ -209,10 +217,10 @@ type Scheme struct {
 func (s *Scheme) Name() string {
 	var b strings.Builder
 	b.WriteString(s.Format.Name)
-	if s.Zero != Sym {
+	if s.Zero != Sym && s.Format.Class == Integer {
 		b.WriteString("-" + s.Zero.String())
 	}
-	if s.Share != NoShare && (s.Format.Class == Integer || s.Share != PerTensor) {
+	if s.Share != NoShare && (s.Format.Class != Scaled || s.Share != PerTensor) {
 		b.WriteString("-" + s.Share.String())
 	}
 	if s.Group > 0 {
@@ -270,7 +278,10 @@ func (s *Scheme) Online() bool {
 
 // Calibrated reports whether encoding a head needs to have seen all heads of
 // the tensor before: see Coder.Observe.
-func (s *Scheme) Calibrated() bool {
+func (s *Scheme) Calibrated() bool { return s.sharedScale() || s.Format.learned }
+
+// sharedScale reports whether the tensor stores one scale, with head 0.
+func (s *Scheme) sharedScale() bool {
 	return s.Share == PerTensor || s.Format.block != nil && s.Format.block.tensor
 }
 

@@ -38,10 +38,13 @@ func (s *Scheme) Size(shape Shape) (Size, error) {
 		Data: n.add(n.mul(heads, rows, int64(rowData)), n.mul(heads, sink+recent, dim, windowBytes)),
 	}
 	owners := heads
-	if s.Calibrated() {
+	if s.sharedScale() {
 		owners = min(heads, 1)
 	}
 	size.Metadata = n.add(n.mul(heads, rows, int64(rowMetadata)), n.mul(owners, s.scales(rows, dim), int64(s.scaleBytes())))
+	if rows > 0 && heads > 0 {
+		size.Metadata = n.add(size.Metadata, s.codebookBytes())
+	}
 	if s.has(Center) {
 		size.Metadata = n.add(size.Metadata, n.mul(heads, dim, meanBytes))
 	}
