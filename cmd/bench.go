@@ -375,7 +375,7 @@ func (b *bencher) shapeFor(pair quantize.Pair, level kernels.Level, threads int)
 		if err != nil {
 			return shape, err
 		}
-		perToken += bits / 8 * float64([]int{shape.DimK, shape.DimV}[i])
+		perToken += float64(bits / 8 * float64([]int{shape.DimK, shape.DimV}[i]))
 	}
 	fits := float64(kernels.WorkingSet(level, threads)) / (perToken * float64(shape.Heads))
 	const page = 64

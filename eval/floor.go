@@ -16,7 +16,7 @@ const floorTokens = 2048
 func gaussian(tokens, dim int) []float32 {
 	x := make([]float32, tokens*dim)
 	r := rand.NewPCG(0x6b7671, 0x666c6f6f72)
-	uniform := func() float64 { return float64(r.Uint64()>>11)*0x1p-52 - 1 }
+	uniform := func() float64 { return float64(float64(r.Uint64()>>11)*0x1p-52) - 1 }
 	for i := 0; i < len(x); {
 		a, b := uniform(), uniform()
 		s := float64(a*a) + float64(b*b)

@@ -170,7 +170,7 @@ func (m *measurement) klUnits(side, from, to int) []sample {
 
 // quantile interpolates linearly between the order statistics of sorted x.
 func quantile(x []float64, p float64) float64 {
-	h := float64(len(x)-1) * p
+	h := float64(float64(len(x)-1) * p)
 	i := int(h)
 	if i+1 >= len(x) {
 		return x[len(x)-1]

@@ -296,12 +296,12 @@ func (m *Meter) alternate(ctx context.Context, f *Figure, budget time.Duration, 
 
 // quantile interpolates between the order statistics of sorted x.
 func quantile(x []float64, p float64) float64 {
-	at := p * float64(len(x)-1)
+	at := float64(p * float64(len(x)-1))
 	i := int(at)
 	if i+1 >= len(x) {
 		return x[len(x)-1]
 	}
-	return x[i] + (x[i+1]-x[i])*(at-float64(i))
+	return x[i] + float64((x[i+1]-x[i])*(at-float64(i)))
 }
 
 // hugeAlign separates copies of a cache, so that each starts on a huge page's cache line.

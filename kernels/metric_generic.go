@@ -98,7 +98,7 @@ func tiltGeneric(delta, p []float32, shift *[MetricLanes]float32, sums *TiltSums
 		for i := r; i < len(delta); i += MetricLanes {
 			d := delta[i] - shift[r]
 			pow, rest, h := expParts(max(min(d, expMax), expMin))
-			w := p[i] * (float32(pow*(rest+h)) + (pow - 1))
+			w := float32(p[i] * (float32(pow*(rest+h)) + (pow - 1)))
 			delta[i] = w
 			second += float32(p[i] * (float32(pow*h) + ((float32(pow*rest) - d) + (pow - 1))))
 			first += float32(p[i] * d)

@@ -79,7 +79,7 @@ func roundAway(v float32) int8 {
 	// integer from a half on, and not before.
 	const belowHalf = 0x1.fffffep-2
 	sign := math.Float32bits(v) & (1 << 31)
-	return int8(v + math.Float32frombits(math.Float32bits(belowHalf)|sign))
+	return int8(float32(v) + math.Float32frombits(math.Float32bits(belowHalf)|sign))
 }
 
 func decodeQ8_0(dst []float32, src []byte, _ float32) {
@@ -181,7 +181,7 @@ var iq4nl = [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38,
 // levels are whole or half numbers, so that none lies inside one.
 var iq4nlCodes = func() (codes [512]uint8) {
 	for i := range codes {
-		v := float64(i)/2 - 128
+		v := float64(float64(i)/2) - 128
 		for c := 1; c < len(iq4nl) && 2*v >= float64(iq4nl[c-1])+float64(iq4nl[c]); c++ {
 			codes[i] = uint8(c)
 		}
@@ -316,7 +316,7 @@ func unpairsE2M1(dst []float32, src []byte, d float32) {
 func floorLog2(v float32) int {
 	fraction, exp := math.Frexp(float64(v)) // v = fraction·2^exp, fraction in [.5, 1)
 	below := 1 - fraction
-	if below < 0x1p-12 && float32(float64(exp)-below*(1+below/2)/math.Ln2) == float32(exp) {
+	if below < 0x1p-12 && float32(float64(exp)-below*(1+float64(below/2))/math.Ln2) == float32(exp) {
 		return exp
 	}
 	return exp - 1

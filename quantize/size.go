@@ -92,7 +92,7 @@ func (s *Scheme) AsymptoticBits(dim int) (float64, error) {
 		case s.Share == PerChannel && s.Group > 0:
 			row = float64(dim) * float64(s.outliersOf(int64(s.Group))) / float64(s.Group)
 		}
-		bytes += row*(outlierValueBytes+outlierChannelBytes) + outlierRowBytes
+		bytes += float64(row*(outlierValueBytes+outlierChannelBytes)) + outlierRowBytes
 	}
 	return 8 * bytes / float64(dim), nil
 }
