@@ -8,6 +8,7 @@ func archBackends() []backend {
 	neon := generic
 	neon.isa = NEON
 	neon.codec = neonCodec(neon.codec)
+	neon.metric = neonMetric(neon.metric)
 
 	return []backend{neon}
 }

@@ -16,7 +16,8 @@ import (
 
 // areas emit the kernels of one file each. An area's name is the name of its file.
 var areas = map[string]func(*asm){
-	"codec": codec,
+	"codec":  codec,
+	"metric": metric,
 }
 
 func main() {

@@ -63,6 +63,11 @@ func (a *asm) umaxv4s(d, n vec) { a.across(0x6eb0a800, "umaxv", d, n) }
 func (a *asm) fmaxv4s(d, n vec) { a.across(0x6e30f800, "fmaxv", d, n) }
 func (a *asm) fminv4s(d, n vec) { a.across(0x6eb0f800, "fminv", d, n) }
 
+// faddp2d adds the two lanes of n.
+func (a *asm) faddp2d(d, n vec) {
+	a.word(wordOf(0x7e70d800, d, n, 0), "faddp d%d, v%d.2d", int(d), int(n))
+}
+
 // Integers.
 func (a *asm) bic16b(d, n, m vec) { a.word3(0x4e601c00, "bic", "16b", d, n, m) } // n and not m
 func (a *asm) cmgt4s(d, n, m vec) { a.word3(0x4ea03400, "cmgt", "4s", d, n, m) }
