@@ -187,7 +187,7 @@ func (a *arrayEncoder) tensor(s *quantize.Scheme, x *dumps.Heads, first, end int
 			if err := x.Read(values, i); err != nil {
 				return err
 			}
-			if err := coder.Observe(&calibration, quantize.Head{Index: i - first, Dim: x.Dim, Values: values}); err != nil {
+			if err := coder.Observe(&calibration, quantize.Head{Index: i - first, Dim: x.Dim, Values: values, Heads: end - first}); err != nil {
 				return err
 			}
 		}
@@ -198,7 +198,7 @@ func (a *arrayEncoder) tensor(s *quantize.Scheme, x *dumps.Heads, first, end int
 		if err := x.Read(values, i); err != nil {
 			return err
 		}
-		if err := coder.Encode(&e, quantize.Head{Index: i - first, Dim: x.Dim, Values: values}, &calibration); err != nil {
+		if err := coder.Encode(&e, quantize.Head{Index: i - first, Dim: x.Dim, Values: values, Heads: end - first}, &calibration); err != nil {
 			return err
 		}
 		before := len(a.bytes)

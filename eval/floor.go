@@ -38,7 +38,7 @@ func gaussian(tokens, dim int) []float32 {
 // does not apply.
 func floor(s *quantize.Scheme, x []float32, dim int) float64 {
 	coder := s.NewCoder()
-	head := quantize.Head{Dim: dim, Values: x}
+	head := quantize.Head{Dim: dim, Values: x, Heads: 1}
 	var calibration quantize.Calibration
 	if s.Calibrated() {
 		if err := coder.Observe(&calibration, head); err != nil {

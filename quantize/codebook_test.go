@@ -2,6 +2,7 @@ package quantize
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -139,5 +140,53 @@ func TestLearned(t *testing.T) {
 		if _, err := Lookup(name); err == nil {
 			t.Errorf("%s is no error", name)
 		}
+	}
+}
+
+// TestHQQ reshapes the whole tensor to [64, n] and holds every value against the
+// definition of its column.
+func TestHQQ(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for bits, name := range map[int]string{4: "hqq4", 2: "hqq2"} {
+		top := math.Ldexp(1, bits) - 1
+		for _, x := range []tensor{
+			newTensor(3, 20, 32, func(h, t, c int) float64 { return r.NormFloat64() + float64(c%5) }),
+			newTensor(1, 7, 64, func(h, t, c int) float64 { return 0.25 }),
+			newTensor(5, 64, 3, func(h, t, c int) float64 { return r.NormFloat64() * 1e-6 }),
+		} {
+			_, decoded := encodeAll(t, mustLookup(t, name), x)
+			var all []float64
+			for _, values := range x.heads {
+				for _, v := range values {
+					all = append(all, float64(v))
+				}
+			}
+			n := len(all) / 64
+			for column := range n {
+				lo, hi := math.Inf(1), math.Inf(-1)
+				for row := range 64 {
+					v := all[row*n+column]
+					lo, hi = math.Min(lo, v), math.Max(hi, v)
+				}
+				scale := f32(2e4)
+				if hi > lo {
+					scale = math.Min(f32(top/f32(hi-lo)), scale)
+				}
+				zero := f32(-lo * scale)
+				for row := range 64 {
+					at := row*n + column
+					q := math.Max(0, math.Min(top, math.RoundToEven(f32(f32(all[at]*scale)+zero))))
+					want := f32(f32(q-roundTo("f16", zero)) * roundTo("f16", f32(1/scale)))
+					perHead := len(x.heads[0])
+					if got := float64(decoded[at/perHead][at%perHead]); got != want {
+						t.Fatalf("%s, column %d, row %d: %g gives %g, want %g", name, column, row, all[at], got, want)
+					}
+				}
+			}
+		}
+	}
+	var scheme *SchemeError
+	if _, err := mustLookup(t, "hqq4").Size(Shape{1, 3, 10}); !errors.As(err, &scheme) {
+		t.Errorf("30 values in groups of 64: %v", err)
 	}
 }

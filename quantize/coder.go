@@ -16,6 +16,7 @@ type Head struct {
 	Index  int
 	Dim    int
 	Values []float32
+	Heads  int // of the tensor; only Strided formats need it
 	// Rope is what +prerope takes back from keys; nil where it is not known, and
 	// for values.
 	Rope *Rope
@@ -95,6 +96,8 @@ type Calibration struct {
 	lo, hi    float32
 	seen      bool
 	histogram []int64 // of normalized values
+
+	groupLo, groupHi []float32 // of a Strided format
 }
 
 // Merge adds what other has seen.
@@ -105,11 +108,15 @@ func (c *Calibration) Merge(other Calibration) {
 	if !c.seen {
 		*c = other
 		c.histogram = slices.Clone(other.histogram)
+		c.groupLo, c.groupHi = slices.Clone(other.groupLo), slices.Clone(other.groupHi)
 		return
 	}
 	c.lo, c.hi = min(c.lo, other.lo), max(c.hi, other.hi)
 	for bin, count := range other.histogram {
 		c.histogram[bin] += count
+	}
+	for i, lo := range other.groupLo {
+		c.groupLo[i], c.groupHi[i] = min(c.groupLo[i], lo), max(c.groupHi[i], other.groupHi[i])
 	}
 }
 
@@ -149,6 +156,9 @@ func (c *Coder) Observe(calibration *Calibration, head Head) error {
 	values, err := c.transform(e, head)
 	if err != nil || len(values) == 0 {
 		return err
+	}
+	if c.scheme.Format.Class == Strided {
+		return c.observeStrided(calibration, head, values)
 	}
 	seen := Calibration{lo: values[0], hi: values[0], seen: true}
 	if c.scheme.Format.learned {
@@ -190,6 +200,8 @@ func (c *Coder) Encode(e *Encoded, head Head, calibration *Calibration) error {
 		return c.encodeFloats(e, e.Codes, values, e.sink, c.scheme.Format)
 	case Block:
 		return c.encodeBlocks(e, values, calibration)
+	case Strided:
+		return c.encodeStrided(e, values, calibration)
 	}
 	return c.encodeScaled(e, values, calibration, false)
 }
@@ -206,6 +218,8 @@ func (c *Coder) Decode(dst []float32, e *Encoded) {
 		c.scheme.Format.decode(values, e.Codes)
 	case Block:
 		c.decodeBlocks(values, e)
+	case Strided:
+		c.decodeStrided(values, e)
 	default:
 		c.decodeScaled(values, e)
 	}

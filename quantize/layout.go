@@ -43,7 +43,11 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 	head := Layout{Unit: fmt.Sprintf("one head of S tokens, %d channels", dim), Formula: s.formula()}
 	f := s.Format
 	part(fmt.Sprintf("%s·%d", rows, s.codeBytes(dim)), "codes", s.codeType(), "rows, each starting on a byte")
-	if f.Class != Plain && f.Class != Block {
+	if f.Class == Strided {
+		part(fmt.Sprintf("H·%s·%d/64·2", rows, dim), "scales", "f16", "of the tensor's columns, with head 0 only")
+		part(fmt.Sprintf("H·%s·%d/64·2", rows, dim), "zeros", "f16", "in the order of the scales")
+	}
+	if f.Class != Plain && f.Class != Block && f.Class != Strided {
 		count := s.scaleCount(rows, dim)
 		meta := strconv.Itoa(s.Meta.Bytes())
 		part(count+"·"+meta, "scales", s.Meta.String(), s.scaleOrder())
@@ -91,7 +95,7 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 
 func (s *Scheme) codeType() string {
 	switch s.Format.Class {
-	case Integer, Codebook:
+	case Integer, Codebook, Strided:
 		return fmt.Sprintf("u%d", s.Format.Bits)
 	case Block:
 		return "blocks"
@@ -147,6 +151,8 @@ func (s *Scheme) formula() string {
 		text = "x̂ = value of the code"
 	case Scaled:
 		text = "x̂ = scale·value of the code"
+	case Strided:
+		text = "x̂ = (q − zero)·scale, of column (flat index in the tensor) mod n"
 	case Codebook:
 		text = "x̂ = scale·value of the code"
 		if s.Format.learned {

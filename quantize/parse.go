@@ -97,7 +97,7 @@ func (p parser) base(text string) (*Scheme, error) {
 	if text == "" {
 		return nil, p.fail("", "a scheme is missing")
 	}
-	if f := formatNamed(text); f != nil && (f.Class == Plain || f.Class == Block) {
+	if f := formatNamed(text); f != nil && (f.Class == Plain || f.Class == Block || f.Class == Strided) {
 		return &Scheme{Format: f}, nil
 	}
 	body, meta, hasMeta := strings.Cut(text, "@")
@@ -107,7 +107,7 @@ func (p parser) base(text string) (*Scheme, error) {
 	if f == nil {
 		return nil, p.unknown("scheme", text, schemeNames())
 	}
-	if f.Class == Block {
+	if f.Class == Block || f.Class == Strided {
 		return nil, p.fail("", "%s is a fixed block format: it takes no zero form, sharing, group or scale type", f.Name)
 	}
 	if f.Class == Plain {
@@ -258,6 +258,8 @@ func (p parser) combine(s *Scheme, m Modifier) error {
 		return p.fail("share within a head: -head, -token or -channel", "%s works on one sharing unit at a time, and this one is the whole tensor", name)
 	case s.Format.learned && m.Kind == Clip:
 		return p.fail("", "%s learns its values over the whole range: a clipped one would be another codebook", s.Format.Name)
+	case s.Format.Class == Strided && (m.Kind == Outlier || m.Kind == Clip):
+		return p.fail("", "%s's groups run across the heads: %s works within one", s.Format.Name, name)
 	case s.Format.Class == Block && (m.Kind == Outlier || m.Kind == Clip):
 		return p.fail("", "%s fixes how a block's scale follows from its values: %s would be another format", s.Format.Name, name)
 	case m.Kind == Recent && s.Share == PerChannel && s.Group > 0 && m.N%s.Group != 0:

@@ -18,6 +18,7 @@ const (
 	Scaled                // value/scale in an 8-bit float type, a scale per sharing unit
 	Integer               // codes of 2 to 8 bits, a scale per sharing unit
 	Codebook              // codes of a table of values in [−1, 1], a scale per sharing unit
+	Strided               // codes whose scale 64 values of the tensor share, far from each other
 	Block                 // blocks of a row with their scales, as a named format lays them out
 )
 
@@ -65,6 +66,8 @@ var formats = []*Format{
 	{Name: "nuq4", Class: Codebook, Bits: 4, Doc: "KVQuant: 16 values learned for each tensor", learned: true},
 	{Name: "nuq3", Class: Codebook, Bits: 3, Doc: "KVQuant: 8 values learned for each tensor", learned: true},
 	{Name: "nuq2", Class: Codebook, Bits: 2, Doc: "KVQuant: 4 values learned for each tensor", learned: true},
+	{Name: "hqq4", Class: Strided, Bits: 4, Doc: "HF HQQ, axis 0: 64 values n apart in the tensor"},
+	{Name: "hqq2", Class: Strided, Bits: 2, Doc: "HF HQQ, axis 0: 64 values n apart in the tensor"},
 	{Name: "q8_0", Class: Block, Bits: 8, Doc: "ggml, 32 channels: f16 scale max|x|/127",
 		block: &block{elements: 32, metadata: 2, encode: encodeQ8_0, decode: decodeQ8_0}},
 	{Name: "q5_1", Class: Block, Bits: 5, Doc: "ggml, 32 channels: f16 scale and minimum",
@@ -280,9 +283,9 @@ func (s *Scheme) Online() bool {
 // the tensor before: see Coder.Observe.
 func (s *Scheme) Calibrated() bool { return s.sharedScale() || s.Format.learned }
 
-// sharedScale reports whether the tensor stores one scale, with head 0.
+// sharedScale reports whether scales belong to the tensor and are stored with head 0.
 func (s *Scheme) sharedScale() bool {
-	return s.Share == PerTensor || s.Format.block != nil && s.Format.block.tensor
+	return s.Share == PerTensor || s.Format.Class == Strided || s.Format.block != nil && s.Format.block.tensor
 }
 
 func (s *Scheme) has(kind ModifierKind) bool {

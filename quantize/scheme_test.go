@@ -54,7 +54,9 @@ type tensor struct {
 func (x tensor) tokens() int  { return len(x.heads[0]) / x.dim }
 func (x tensor) shape() Shape { return Shape{Heads: len(x.heads), Tokens: x.tokens(), Dim: x.dim} }
 
-func (x tensor) head(i int) Head { return Head{Index: i, Dim: x.dim, Values: x.heads[i]} }
+func (x tensor) head(i int) Head {
+	return Head{Index: i, Dim: x.dim, Values: x.heads[i], Heads: len(x.heads)}
+}
 
 // newTensor fills a tensor from a function of head, token and channel.
 func newTensor(heads, tokens, dim int, value func(h, t, c int) float64) tensor {

@@ -42,6 +42,14 @@ func (s *Scheme) Size(shape Shape) (Size, error) {
 		owners = min(heads, 1)
 	}
 	size.Metadata = n.add(n.mul(heads, rows, int64(rowMetadata)), n.mul(owners, s.scales(rows, dim), int64(s.scaleBytes())))
+	if s.Format.Class == Strided {
+		values := n.mul(heads, rows, dim)
+		if !n.overflow && values%stridedGroup != 0 {
+			_, err := s.stridedScales(shape.Heads, int(rows), shape.Dim)
+			return Size{}, err
+		}
+		size.Metadata = values / stridedGroup * stridedBytes
+	}
 	if rows > 0 && heads > 0 {
 		size.Metadata = n.add(size.Metadata, s.codebookBytes())
 	}
@@ -78,6 +86,8 @@ func (s *Scheme) AsymptoticBits(dim int) (float64, error) {
 	rowData, rowMetadata := s.rowBytes(dim)
 	bytes := float64(rowData + rowMetadata)
 	switch {
+	case s.Format.Class == Strided:
+		bytes += float64(dim*stridedBytes) / stridedGroup
 	case s.Share == PerToken:
 		bytes += float64(s.scales(1, int64(dim)) * int64(s.scaleBytes()))
 	case s.Share == PerChannel && s.Group > 0:
@@ -124,6 +134,7 @@ const (
 	windowBytes = 2 // a value of a token kept in f16
 	meanBytes   = 4 // a channel's mean, float32
 
+	stridedBytes     = 4 // a scale and a zero of a Strided format, f16
 	tensorScaleBytes = 4 // the scale of a tensor beside a Block format's own
 )
 
