@@ -592,13 +592,7 @@ func (p *planRun) findSchemes(e *planEngine, names []string) error {
 // scheme that does not go with the model's shape is an error when it was named
 // and left out of the default set.
 func (p *planRun) price() error {
-	seen := map[string]bool{}
-	once := func(format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); !seen[text] {
-			seen[text] = true
-			p.warn("%s", text)
-		}
-	}
+	var said warnings
 	var first error // of a scheme left out
 	for _, request := range p.requests() {
 		for _, e := range p.engines {
@@ -628,15 +622,17 @@ func (p *planRun) price() error {
 					}
 					continue
 				}
+				said.names = append(said.names, name)
 				for _, w := range row.Reservation.Warnings {
-					once("%s", w)
+					said.add(w, name)
 				}
 				if row.Total == 0 && priced(row.Row) && request.Model.Geometry.Layers() > 0 {
-					once("%s: %s tokens are too few for anything to be kept", name, grouped(request.Context))
+					said.add(grouped(request.Context)+" tokens are too few for anything to be kept", name)
 				}
 			}
 		}
 	}
+	p.warnings = append(p.warnings, said.lines()...)
 	switch {
 	case len(p.rows) == 0 && first != nil: // what is wrong is not the scheme
 		return usageError{first}
@@ -648,6 +644,39 @@ func (p *planRun) price() error {
 		p.warn("left out of the default set: %s: %v", strings.Join(p.leftOut, ", "), first)
 	}
 	return nil
+}
+
+// warnings are what engines said of rows, each once.
+type warnings struct {
+	names []string // of all rows
+	texts []string
+	of    map[string][]string // the rows that a text is about
+}
+
+func (w *warnings) add(text, name string) {
+	if w.of == nil {
+		w.of = map[string][]string{}
+	}
+	if _, known := w.of[text]; !known {
+		w.texts = append(w.texts, text)
+	}
+	if !slices.Contains(w.of[text], name) {
+		w.of[text] = append(w.of[text], name)
+	}
+}
+
+// lines names the rows that a warning is about, unless it is about all.
+func (w *warnings) lines() []string {
+	slices.Sort(w.names)
+	rows := len(slices.Compact(w.names))
+	var lines []string
+	for _, text := range w.texts {
+		if names := w.of[text]; len(names) < rows {
+			text = strings.Join(names, ", ") + ": " + text
+		}
+		lines = append(lines, text)
+	}
+	return lines
 }
 
 // priceOne prices one scheme of one engine.

@@ -601,6 +601,7 @@ func explainPlan(p *planRun) []string {
 			for _, l := range explained {
 				lines = append(lines, "  "+l)
 			}
+			lines = append(lines, explainMetadata(r)...)
 			lines = append(lines, explainDecode(p, r)...)
 			continue
 		}
@@ -610,6 +611,7 @@ func explainPlan(p *planRun) []string {
 		for _, d := range r.Reservation.Details {
 			lines = append(lines, fmt.Sprintf("  %s: %v", d.Label, d.Value))
 		}
+		lines = append(lines, explainMetadata(r)...)
 		lines = append(lines, explainDecode(p, r)...)
 	}
 	m := p.request.Model
@@ -637,6 +639,19 @@ func explainPlan(p *planRun) []string {
 		lines = append(lines, "  note: "+n)
 	}
 	return lines
+}
+
+// explainMetadata says what a row's scales and the like cost.
+func explainMetadata(r planRow) []string {
+	a := r.Reservation
+	if a.Metadata == 0 || r.Total == 0 {
+		return nil
+	}
+	line := fmt.Sprintf("  metadata %s B: %s%% of the total", grouped(a.Metadata), significant(float64(100*float64(a.Metadata))/float64(r.Total), 3))
+	if n := a.KElements + a.VElements; n > 0 {
+		line += fmt.Sprintf(", %s bits an element", significant(float64(8*float64(a.Metadata))/float64(n), 3))
+	}
+	return []string{line}
 }
 
 // explainDecode writes the bound on decode with its numbers.

@@ -328,7 +328,7 @@ func spread(places []vg.Length, gap, low, high vg.Length) []vg.Length {
 	half := func(b block) vg.Length { return gap * vg.Length(b.members-1) / 2 }
 	var blocks []block
 	for _, p := range places {
-		b := block{1, p}
+		b := block{1, max(min(p, high), low)}
 		for len(blocks) > 0 {
 			last := blocks[len(blocks)-1]
 			if last.mean+half(last)+gap <= b.mean-half(b) {
@@ -336,9 +336,9 @@ func spread(places []vg.Length, gap, low, high vg.Length) []vg.Length {
 			}
 			n := vg.Length(last.members + b.members)
 			b = block{last.members + b.members, (last.mean*vg.Length(last.members) + b.mean*vg.Length(b.members)) / n}
+			b.mean = max(min(b.mean, high-half(b)), low+half(b))
 			blocks = blocks[:len(blocks)-1]
 		}
-		b.mean = max(min(b.mean, high-half(b)), low+half(b))
 		blocks = append(blocks, b)
 	}
 	var out []vg.Length

@@ -23,8 +23,8 @@ type Decode struct {
 // BoundDecode bounds decode at the request's context. weights is what one token
 // uses of the model's weights in bytes, bandwidth the bytes a second of one
 // device. Only what a step cannot do without is counted: the cache as the sum
-// over layers has it, without an engine's padding, a shared prefix once; the
-// experts of one token, whatever the other sequences pick.
+// over layers has it, without an engine's padding, a shared prefix once, index
+// keys in fp8; the experts of one token, whatever the other sequences pick.
 func BoundDecode(req Request, weights, bandwidth int64) (Decode, error) {
 	m := *req.Model
 	var d Decode
@@ -34,7 +34,17 @@ func BoundDecode(req Request, weights, bandwidth int64) (Decode, error) {
 			d.Selected = true
 			continue
 		}
+		if g.Extra == Index { // in two bytes an element for some, in one for others
+			g.HeadDimK = ceilDiv(g.HeadDimK, 2)
+		}
 		m.Geometry = append(m.Geometry, g)
+	}
+	if _, ok := req.Scheme.K.(vllmSide); ok && compressed(req.Model) {
+		// vLLM keeps these latents in fp8 whatever is asked for.
+		var err error
+		if req.Scheme, err = vllmScheme("fp8"); err != nil {
+			return d, err
+		}
 	}
 	m.Order = nil // of the groups that are left it says nothing
 	stages := req.PP

@@ -27,7 +27,7 @@ func TestBoundDecode(t *testing.T) {
 		{"2xfull:1x1+1", 1000, 1, 1, 2, 1000, 1e6, 1000, 8000, 1e6 / 9000., 1e6 / 9000.},
 		{"2xfull:1x1+1", 1000, 2, 1, 2, 1000, 1e6, 1000, 16000, 1e6 / 9000., 2e6 / 9000.},
 		// Of what an indexer picks from, only its keys are read for sure.
-		{"3xfull:1x576+0;index:3xfull:1x128+0;2xsliding10:1x4+4", 100, 1, 1, 1, 0, 1e6, 0, 3*100*256 + 2*10*16, 1e6 / (3*100*256 + 2*10*16.), 1e6 / (3*100*256 + 2*10*16.)},
+		{"3xfull:1x576+0;index:3xfull:1x128+0;2xsliding10:1x4+4", 100, 1, 1, 1, 0, 1e6, 0, 3*100*128 + 2*10*16, 1e6 / (3*100*128 + 2*10*16.), 1e6 / (3*100*128 + 2*10*16.)},
 	} {
 		q := request(mustGeometry(t, test.geometry), test.context, f16)
 		q.Sequences, q.TP, q.PP = test.n, test.tp, test.pp

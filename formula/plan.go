@@ -54,7 +54,7 @@ type Row struct {
 }
 
 // ErrPrefix is a prefix that the engine has no way to store once.
-var ErrPrefix = errors.New("a prefix that sessions share is stored once for each of them")
+var ErrPrefix = errors.New("every session keeps its own copy of a shared prefix")
 
 // slopeSpan is over how many tokens the marginal bytes of a token are taken.
 const slopeSpan = 256
@@ -71,7 +71,7 @@ func Price(engine Engine, req Request, baseline *Scheme, budget Budget) (Row, er
 		return row, errors.New("context, sequences and devices are counted from 1")
 	}
 	if req.Prefix < 0 || req.Prefix > 0 && !engine.SharesPrefix {
-		return row, fmt.Errorf("%s: %w", engine.Name, ErrPrefix)
+		return row, fmt.Errorf("%w in %s", ErrPrefix, engine.Name)
 	}
 	devices, err := product(req.TP, req.PP)
 	if err != nil {
