@@ -149,10 +149,8 @@ const (
 	plainBits = 16
 )
 
-// recommend picks the scheme to try first: of the pairs, or where none was run
-// of the keys alone, the one of the fewest bits that stays within the limits,
-// one that can be built while decoding before any other. nil where there is no
-// choice. Engines that run the scheme as it was measured come with their flags.
+// recommend is recommend with the flags of the engines that run the scheme as it
+// was measured.
 func (t *table) recommend(rows []Summary) *Recommendation {
 	r := recommend(rows)
 	if r == nil {
@@ -174,6 +172,10 @@ func (t *table) recommend(rows []Summary) *Recommendation {
 	return r
 }
 
+// recommend picks the scheme to try first: of the pairs, or where none was run
+// of the keys alone, the one of the fewest bits that stays within the limits,
+// one that can be built while decoding before any other. nil where there is no
+// choice.
 func recommend(rows []Summary) *Recommendation {
 	for _, kind := range []string{"pairs", "keys", "values"} {
 		var all []*Summary

@@ -100,7 +100,7 @@ func measure(ctx context.Context, l *Layer, p *plan, o *Options, sizes [2][]*qua
 	if err != nil {
 		return nil, err
 	}
-	span := m.blockSpan(projection != nil)
+	span := m.blockSpan(o.blockBytes, projection != nil)
 	for from := 0; from < len(m.queries); from += span {
 		b := &block{measurement: m, layer: l, queries: m.queries[from:min(from+span, len(m.queries))], from: from}
 		if err := b.run(ctx, o, workers, calibrations, projection != nil, done); err != nil {
@@ -116,12 +116,12 @@ func measure(ctx context.Context, l *Layer, p *plan, o *Options, sizes [2][]*qua
 }
 
 // blockSpan returns the number of query positions of a block.
-func (m *measurement) blockSpan(residual bool) int {
+func (m *measurement) blockSpan(bytes int, residual bool) int {
 	perQuery := m.group() * m.layer.Tokens * 8
 	if m.layer.Facts.Softcap > 0 {
 		perQuery *= 2
 	}
-	span := max(1, blockBytes/perQuery)
+	span := max(1, bytes/perQuery)
 	if residual {
 		span = min(span, max(1, deltaBytes/(len(m.plan.combos)*m.heads*m.layer.DimV*4)))
 	}
@@ -357,7 +357,7 @@ func (b *block) run(ctx context.Context, o *Options, workers []worker, calibrati
 			*ring[t.head%slots] = s.head
 			state[t.head] = nil // what the units left has been used
 			close(free[t.head])
-			done(perRow * int64(len(b.queries)))
+			done(perRow * int64(len(b.queries)) * int64(l.Tokens))
 		}
 		return nil
 	})
@@ -438,7 +438,8 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 	coder := sd.scheme.NewCoder()
 	if err := coder.Encode(&w.encoded[tensor], quantize.Head{Index: s.index, Dim: dim, Values: exact, Heads: l.KVHeads, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
 		var value *quantize.ValueError
-		if b.plan.optional && errors.As(err, &value) {
+		var scale *quantize.RangeError
+		if b.plan.optional && (errors.As(err, &value) || errors.As(err, &scale)) {
 			return err, nil
 		}
 		return nil, l.encodeError(tensor, sd, err)

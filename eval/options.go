@@ -35,6 +35,8 @@ type Options struct {
 
 	// Progress, if set, is called from one goroutine at a time as work gets done.
 	Progress func(Progress)
+
+	blockBytes int // 0: blockBytes
 }
 
 // Progress is how far a run is. The unit is an amount of arithmetic, so Done

@@ -38,11 +38,16 @@ type side struct {
 	name   string
 }
 
-// newPlan parses the schemes asked for. Asked for twice is measured once.
-func newPlan(names []string, optional bool) (*plan, error) {
+// newPlan parses the schemes asked for, the default ones where there are none.
+// Asked for twice is measured once.
+func newPlan(names []string, optional bool, layers []*Layer) (*plan, error) {
 	p := &plan{optional: optional || len(names) == 0}
 	if len(names) == 0 {
-		names = DefaultSchemes()
+		var dtypes []string
+		for _, l := range layers {
+			dtypes = append(dtypes, l.DType)
+		}
+		names = DefaultSchemes(dtypes...)
 	}
 	seen := map[string]bool{}
 	for _, name := range names {

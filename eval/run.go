@@ -26,7 +26,10 @@ func Run(ctx context.Context, layers []*Layer, o Options) (*Report, error) {
 	if o.OutlierRatio == 0 {
 		o.OutlierRatio = DefaultOutlierRatio
 	}
-	p, err := newPlan(o.Schemes, o.Optional)
+	if o.blockBytes == 0 {
+		o.blockBytes = blockBytes
+	}
+	p, err := newPlan(o.Schemes, o.Optional, layers)
 	if err != nil {
 		return nil, err
 	}
@@ -34,6 +37,10 @@ func Run(ctx context.Context, layers []*Layer, o Options) (*Report, error) {
 		Schema:   Schema,
 		Version:  o.Version,
 		CPU:      CPU{ISA: string(kernels.Active()), Threads: o.Threads},
+		Dumps:    []Dump{},
+		Outliers: []Outliers{},
+		Rows:     []Row{},
+		Summary:  []Summary{},
 		Warnings: []string{},
 	}
 	meter := &meter{report: o.Progress, began: time.Now(), layers: len(layers)}

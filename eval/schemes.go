@@ -1,9 +1,20 @@
 package eval
 
+import "slices"
+
+// controls are the schemes that store a dump of a type without loss.
+var controls = map[string]string{"f32": "f32", "f64": "f32", "f16": "f16", "bf16": "bf16", "e4m3": "e4m3-raw", "e5m2": "e5m2-raw"}
+
 // DefaultSchemes returns the pairs measured when none is named: each single
-// scheme on the keys alone, then on the values alone, then the pairs.
-func DefaultSchemes() []string {
+// scheme on the keys alone, then on the values alone, then the pairs. A control
+// in which a dump's own type loses nothing comes first where the list has none.
+func DefaultSchemes(dtypes ...string) []string {
 	sides := []string{"f16", "bf16", "e4m3", "e4m3-raw", "e5m2"}
+	for _, t := range dtypes {
+		if control := controls[t]; control != "" && !slices.Contains(sides, control) {
+			sides = slices.Insert(sides, 0, control)
+		}
+	}
 	for _, format := range []string{"int8", "int4"} {
 		for _, zero := range []string{"", "-asym"} {
 			for _, share := range []string{"tensor", "head", "token", "token/32", "channel", "channel/32"} {

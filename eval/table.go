@@ -169,7 +169,7 @@ func (t *table) bench(ctx context.Context, l *Layer, rows []Row) error {
 
 // finish adds what rests on all layers.
 func (t *table) finish() {
-	var summaries []Summary
+	summaries := []Summary{}
 	var draws [][]float64
 	complete := 0
 	for _, p := range t.combos {

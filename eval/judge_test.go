@@ -1,0 +1,117 @@
+package eval
+
+import (
+	"strings"
+	"testing"
+)
+
+// summaryOf is a summary with the figures that a choice looks at.
+func summaryOf(k, v string, bits, kl, out float64, online bool) Summary {
+	s := Summary{Scheme: k + ":" + v, K: k, V: v, Layers: 1, Queries: Captured, BitsPerElement: bits, Online: online, KLMean: &kl, OutputNMSE: &out}
+	return s
+}
+
+func TestPareto(t *testing.T) {
+	rows := []Summary{
+		summaryOf("a", "a", 8, 0.001, 0.001, true),
+		summaryOf("b", "b", 4, 0.1, 0.1, true),
+		summaryOf("c", "c", 6, 0.2, 0.2, true),           // b is better with fewer bits
+		summaryOf("d", "d", 8, 0.001, 0.001, true),       // equal to a: neither dominates
+		summaryOf("e", "e", 9, 0.0005, 0.5, true),        // best kl_mean
+		summaryOf("f", Exact, 5, 0.15, 0.15, true),       // of another kind
+		summaryOf("g", Exact, 5, 0.15, 0.16, true),       // f dominates
+		{Scheme: "h", K: "h", V: "h", Queries: Captured}, // no figures
+	}
+	markParetoSummaries(rows)
+	var got string
+	for _, s := range rows {
+		if s.Pareto {
+			got += s.K
+		}
+	}
+	if got != "abdef" {
+		t.Errorf("marked %q, want abdef", got)
+	}
+}
+
+func TestRecommend(t *testing.T) {
+	proxy := func(s Summary, centered, v float64) Summary {
+		s.Queries, s.KCenteredNMSE, s.VNMSE = Proxy, &centered, &v
+		return s
+	}
+	for name, c := range map[string]struct {
+		rows []Summary
+		want string
+		why  string
+	}{
+		"fewest bits within limits": {[]Summary{
+			summaryOf("a", "a", 8, 0.001, 0.001, true), summaryOf("b", "b", 6, 0.009, 0.009, true), summaryOf("c", "c", 4, 0.02, 0.001, true),
+		}, "b:b", "fewest bits"},
+		"online first": {[]Summary{
+			summaryOf("a", "a", 8, 0.001, 0.001, true), summaryOf("b", "b", 6, 0.009, 0.009, false),
+		}, "a:a", "fewest bits"},
+		"not online where nothing else does": {[]Summary{
+			summaryOf("a", "a", 8, 0.1, 0.1, true), summaryOf("b", "b", 6, 0.009, 0.009, false),
+		}, "b:b", "whole context"},
+		"same bits: less output error": {[]Summary{
+			summaryOf("a", "a", 8, 0.001, 0.002, true), summaryOf("b", "b", 8, 0.002, 0.001, true),
+		}, "b:b", ""},
+		"nothing good enough": {[]Summary{
+			summaryOf("a", "a", 8, 0.1, 0.1, true), summaryOf("b", "b", 4, 0.5, 0.5, true), summaryOf("f16", "f16", 16, 0, 0, true),
+		}, "a:a", "closest"},
+		"pairs before one side": {[]Summary{
+			summaryOf("a", Exact, 2, 0, 0, true), summaryOf("b", Exact, 3, 0, 0, true), summaryOf("c", "c", 8, 0.001, 0.001, true), summaryOf("d", "d", 9, 0.001, 0.001, true),
+		}, "c:c", ""},
+		"one side where there are no pairs": {[]Summary{
+			summaryOf("a", Exact, 2, 0.002, 0.9, true), summaryOf("b", Exact, 3, 0.001, 0, true),
+		}, "a:exact", "keys alone"},
+		"stand-in queries: by tensor errors": {[]Summary{
+			proxy(summaryOf("a", "a", 8, 0, 0, true), 0.001, 0.001), proxy(summaryOf("b", "b", 4, 0, 0, true), 0.5, 0.5),
+		}, "a:a", "tensor errors"},
+		"no choice": {[]Summary{summaryOf("a", "a", 8, 0, 0, true)}, "", ""},
+	} {
+		got := recommend(c.rows)
+		if got == nil {
+			got = &Recommendation{}
+		}
+		if got.Scheme != c.want || !strings.Contains(got.Why, c.why) {
+			t.Errorf("%s: %q because %q, want %q and %q", name, got.Scheme, got.Why, c.want, c.why)
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	x := []float64{1, 2, 4, 8}
+	for p, want := range map[float64]float64{0: 1, 1: 8, 0.5: 3, 1.0 / 3: 2, 0.9: 4 + 0.7*4} {
+		if got := quantile(x, p); got < want-1e-12 || got > want+1e-12 {
+			t.Errorf("quantile %g = %g, want %g", p, got, want)
+		}
+	}
+}
+
+// TestBootstrap holds intervals against the distribution that they estimate: the
+// mean of n units of known spread.
+func TestBootstrap(t *testing.T) {
+	var a, b, few []sample
+	for i := range 400 {
+		v := float64(i%20) - 9.5 // variance (20²−1)/12
+		a, b = append(a, sample{10 * v, 10}), append(b, sample{10 * (v + 0.01), 10})
+	}
+	few = a[:leastUnits-1]
+	lo, hi := interval(resampleMeans(a))
+	const deviation = 5.766 / 20 // of the mean of 400
+	if lo == nil || *lo > -1.7*deviation || *lo < -2.2*deviation || *hi < 1.7*deviation || *hi > 2.2*deviation {
+		t.Errorf("interval %v to %v, want about ±1.96·%g", *lo, *hi, deviation)
+	}
+	if lo, hi := interval(resampleMeans(few)); lo != nil || hi != nil {
+		t.Error("an interval of too few units")
+	}
+	// The same draws make a small but constant difference certain.
+	if indistinct(resampleMeans(a), resampleMeans(b)) {
+		t.Error("a constant difference drowned")
+	}
+	b[0].sum, b[1].sum = b[0].sum-500, b[1].sum+450
+	if !indistinct(resampleMeans(a), resampleMeans(b)) {
+		t.Error("a difference that a few units make counts as certain")
+	}
+}
