@@ -197,3 +197,42 @@ func readTSV(t *testing.T, path string) (columns []string, rows [][]string) {
 	}
 	return columns, rows
 }
+
+// TestTruth ranks the layers' figures against what the same schemes did to the
+// whole model. With all layers (KVQ_ALLLAYERS) they must rank and predict as
+// docs/metrics.md says; the three layers at hand do a little worse.
+func TestTruth(t *testing.T) {
+	folder, whole := filepath.Join("..", "eval", "testdata", "e2e"), false
+	if path := os.Getenv("KVQ_ALLLAYERS"); path != "" {
+		folder, whole = path, true
+	}
+	dump, err := filepath.Glob(filepath.Join(folder, "*.safetensors"))
+	if err != nil || len(dump) != 1 {
+		t.Fatalf("%s: want one dump, found %q (%v)", folder, dump, err)
+	}
+	code, stdout, stderr := run("eval", "--dump", dump[0], "--truth", filepath.Join(folder, "truth.tsv"), "--no-bench", "--format", "json", "-q")
+	if code != exitOK {
+		t.Fatal(stderr)
+	}
+	var r eval.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	_, rows := readTSV(t, filepath.Join(folder, "truth.tsv"))
+	if n := len(r.Truth.Rows) + len(r.Truth.LeftOut); n != len(rows) {
+		t.Errorf("%d schemes, want %d", n, len(rows))
+	}
+	s, f := r.Truth.Spearman, r.Truth.Fit
+	t.Logf("keys by kl_mean %.4f, values by output_nmse %.4f, all by output_nmse %.4f, by residual_sum %.4f; %d of %d within 1.5x, %d within 2x",
+		*s.KeysKLMean, *s.ValuesOutputNMSE, *s.AllOutputNMSE, *s.AllResidualSum, f.Within1_5, f.Schemes, f.Within2)
+	keys, all, residual, within := 0.98, 0.97, 0.98, 0.95
+	if !whole {
+		keys, all, residual, within = 0.98, 0.95, 0.97, 0.85
+	}
+	if *s.KeysKLMean < keys || *s.AllOutputNMSE < all || *s.AllResidualSum < residual || float64(f.Within1_5) < within*float64(f.Schemes) {
+		t.Errorf("want at least %g by kl_mean among keys, %g by output_nmse and %g by residual_sum among all, %g of the schemes within 1.5x", keys, all, residual, within)
+	}
+	if len(r.Truth.LeftOut) > 0 {
+		t.Logf("left out: %q", r.Truth.LeftOut)
+	}
+}

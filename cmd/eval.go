@@ -29,6 +29,7 @@ type evalOptions struct {
 	baseline   string
 	tolerance  string
 	allowProxy bool
+	truth      string
 }
 
 func newEval(s Streams) *cobra.Command {
@@ -45,7 +46,8 @@ Exit code 3 when a --fail-if or --baseline check does not hold.`,
 		Example: `  kvq eval --dump layer12.npy
   kvq eval --dump dumps/ --scheme int8-channel:int4-token/64 --fail-if 'kl_mean>0.01'
   kvq eval --dump dumps/ --format json -o base.json
-  kvq eval --dump dumps/ --baseline base.json --tolerance 2%`,
+  kvq eval --dump dumps/ --baseline base.json --tolerance 2%
+  kvq eval --dump all-layers.safetensors --truth all-layers.truth.tsv`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s, formatHTML)
 			if err != nil {
@@ -71,6 +73,7 @@ Exit code 3 when a --fail-if or --baseline check does not hold.`,
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit 3 if this holds in any row, as in 'kl_mean>0.01'; repeatable; needs --scheme")
 	f.StringVar(&o.baseline, "baseline", "", "exit 3 if a figure is worse than in this `FILE`, an earlier --format json")
 	f.StringVar(&o.tolerance, "tolerance", "0", "how much worse than the baseline is still accepted: 2% or 0.02")
+	f.StringVar(&o.truth, "truth", "", "rank the figures against a `FILE` of what schemes did to the whole model: columns pair and logit_kl_mean")
 	f.BoolVar(&o.allowProxy, "allow-proxy", false, "let checks rest on attention figures of stand-in queries")
 	return c
 }
@@ -105,6 +108,14 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 			return err
 		}
 	}
+	var truth *eval.TruthTable
+	if o.truth != "" {
+		if truth, err = readTruth(o.truth); err != nil {
+			return err
+		}
+		options.Schemes = truth.Schemes(o.schemes)
+		options.Optional = options.Optional || len(o.schemes) == 0
+	}
 	if err := o.cpu.use(); err != nil {
 		return err
 	}
@@ -132,6 +143,11 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 		return err
 	}
 	r.Warnings = append(src.warnings, r.Warnings...)
+	if truth != nil {
+		if err := compareTruth(r, truth, o.schemes); err != nil {
+			return err
+		}
+	}
 	failed, err := gate.check(r, out)
 	if err != nil {
 		return err

@@ -122,7 +122,9 @@ func evalReport(r *eval.Report, view evalView) report {
 		outliers = diagnosisTable(r)
 	}
 	tables := append([]*table{dumpTable(r), outliers}, schemes...)
-	tables = append(tables, legend(r, schemes), checkTable(r.Checks), recommendationTable(r))
+	tables = append(tables, legend(r, schemes))
+	tables = append(tables, truthTables(r)...)
+	tables = append(tables, checkTable(r.Checks), recommendationTable(r))
 	tables = slices.DeleteFunc(tables, func(t *table) bool { return len(t.rows) == 0 && len(t.notes) == 0 })
 	return report{title: "kvq eval", tables: tables, data: rowData(r.Rows), json: r, plots: evalPlots(r)}
 }

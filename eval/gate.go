@@ -121,7 +121,7 @@ func fieldValue(row any, name string) *float64 {
 
 // attentionField reports whether a figure rests on queries.
 func attentionField(name string) bool {
-	return strings.HasPrefix(name, "kl_") || strings.HasPrefix(name, "residual_") || name == "output_nmse" || name == "top1_flip_rate" || name == "worst_layer"
+	return strings.HasPrefix(name, "kl_") || strings.HasPrefix(name, "logit_kl_") || strings.HasPrefix(name, "residual_") || name == "output_nmse" || name == "top1_flip_rate" || name == "worst_layer"
 }
 
 // proxyError refuses a check on attention figures of stand-in queries.

@@ -16,6 +16,7 @@ type Report struct {
 	Rows           []Row           `json:"rows"`
 	Summary        []Summary       `json:"summary"`
 	Recommendation *Recommendation `json:"recommendation,omitempty"`
+	Truth          *Truth          `json:"truth,omitempty"`
 	Warnings       []string        `json:"warnings"`
 	Checks         []Check         `json:"checks,omitempty"`
 }
@@ -125,6 +126,8 @@ type Summary struct {
 	Top1FlipRate   *float64 `json:"top1_flip_rate,omitempty"`
 	OutputNMSE     *float64 `json:"output_nmse,omitempty"`
 	ResidualSum    *float64 `json:"residual_sum,omitempty"`
+	LogitKLLow     *float64 `json:"logit_kl_low,omitempty"` // range to expect of the whole model
+	LogitKLHigh    *float64 `json:"logit_kl_high,omitempty"`
 	WorstLayer     *int     `json:"worst_layer,omitempty"`
 	IndistinctFrom []string `json:"indistinct_from,omitempty"`
 }

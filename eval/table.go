@@ -196,6 +196,7 @@ func (t *table) finish() {
 	}
 	markParetoSummaries(summaries)
 	t.report.Summary = summaries
+	predict(t.report)
 	t.report.Recommendation = t.recommend(summaries)
 	if slices.ContainsFunc(t.report.Dumps, func(d Dump) bool { return d.Queries == Proxy }) {
 		t.warn("no captured queries: attention figures use keys as stand-ins, which can mislead badly, and nothing is recommended by them; capture q together with k and v to rank by attention")
