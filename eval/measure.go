@@ -168,7 +168,7 @@ func (m *measurement) survey(ctx context.Context, o *Options, workers []worker) 
 		for i, s := range m.plan.sides[tensor] {
 			if s.scheme.Calibrated() && m.sizes[tensor][i] != nil {
 				// A value that the scheme cannot hold is Encode's to refuse.
-				_ = s.scheme.NewCoder().Observe(&seen[i], quantize.Head{Index: head, Dim: shape.Dim, Values: x, Heads: l.KVHeads, Rope: l.schemeRope(tensor)})
+				_ = s.scheme.NewCoder().Observe(&seen[i], quantize.Head{Index: head, Dim: shape.Dim, Values: x, Heads: l.KVHeads, Finite: true, Rope: l.schemeRope(tensor)})
 			}
 		}
 		observed[tensor][head] = seen
@@ -436,7 +436,7 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 		exact, dim = s.values, l.DimV
 	}
 	coder := sd.scheme.NewCoder()
-	if err := coder.Encode(&w.encoded[tensor], quantize.Head{Index: s.index, Dim: dim, Values: exact, Heads: l.KVHeads, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
+	if err := coder.Encode(&w.encoded[tensor], quantize.Head{Index: s.index, Dim: dim, Values: exact, Heads: l.KVHeads, Finite: true, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
 		var value *quantize.ValueError
 		var scale *quantize.RangeError
 		if b.plan.optional && (errors.As(err, &value) || errors.As(err, &scale)) {

@@ -17,6 +17,9 @@ type Head struct {
 	Dim    int
 	Values []float32
 	Heads  int // of the tensor; only Strided formats need it
+	// Finite says that the caller has made sure of it: Encode then saves a pass
+	// over the values that would refuse NaN and infinities.
+	Finite bool
 	// Rope is what +prerope takes back from keys; nil where it is not known, and
 	// for values.
 	Rope *Rope
@@ -241,8 +244,10 @@ func (c *Coder) transform(e *Encoded, head Head) ([]float32, error) {
 	e.sink, e.recent = int(sink), int(recent)
 	e.Means = e.Means[:0]
 	e.Window = resize(e.Window, (e.sink+e.recent)*e.Dim*windowBytes)
-	if i := kernels.IndexNonFinite(head.Values); i >= 0 {
-		return nil, c.valueError(e, i, head.Values[i], "only finite values can be stored", "")
+	if !head.Finite {
+		if i := kernels.IndexNonFinite(head.Values); i >= 0 {
+			return nil, c.valueError(e, i, head.Values[i], "only finite values can be stored", "")
+		}
 	}
 	e.Outliers, e.OutlierChannels, e.OutlierEnds = e.Outliers[:0], e.OutlierChannels[:0], e.OutlierEnds[:0]
 	e.rope = head.Rope
