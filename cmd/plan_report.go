@@ -627,7 +627,7 @@ func explainPlan(p *planRun) []string {
 	if w := p.weights; p.bandwidth > 0 && w.active < w.bytes && m.ActiveParams > 0 {
 		lines = append(lines, fmt.Sprintf("  weights of one token %s B: %s of %s parameters", grouped(w.active), grouped(m.ActiveParams), grouped(m.Params)))
 	} else if p.bandwidth > 0 && w.active < w.bytes {
-		lines = append(lines, fmt.Sprintf("  weights of one token %s B: as many of the experts' tensors as the file says", grouped(w.active)))
+		lines = append(lines, fmt.Sprintf("  weights of one token %s B: of the experts' tensors those of one token", grouped(w.active)))
 	}
 	switch d := p.device; {
 	case d != nil && p.bandwidth == d.Bandwidth:

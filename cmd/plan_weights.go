@@ -126,7 +126,11 @@ func autoWeights(m *formula.Model, files weightFiles, o weightOptions) (planWeig
 			if s.Claimed {
 				from = "the total_size of " + s.Files[0]
 			}
-			return weightsOf(m, weightFiles{}, s.Bytes, from), nil
+			w := weightsOf(m, weightFiles{}, s.Bytes, from)
+			if active, ok := s.Active(m); ok {
+				w.active, w.all = active, false
+			}
+			return w, nil
 		}
 		// Without an order to read it a folder need not hold a checkpoint.
 		if o.safetensors != "" || !errors.Is(err, formula.ErrNoSafetensors) && !errors.Is(err, os.ErrNotExist) {

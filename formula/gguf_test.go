@@ -76,6 +76,20 @@ func smallLlama(order binary.ByteOrder) *ggufFile {
 
 func readGGUF(data []byte) (*GGUF, error) { return ReadGGUF(bytes.NewReader(data), int64(len(data))) }
 
+// TestActiveGGUF: a token uses 2 of 8 experts, which hold 8
+// blocks of 144 bytes, and everything else.
+func TestActiveGGUF(t *testing.T) {
+	f := smallLlama(binary.LittleEndian)
+	g, err := readGGUF(f.bytes(3))
+	if err != nil || g.ActiveWeightBytes() != g.WeightBytes {
+		t.Errorf("dense: %d of %d bytes, %v", g.ActiveWeightBytes(), g.WeightBytes, err)
+	}
+	f.key("llama.expert_count", ggufUint32, uint32(8)).key("llama.expert_used_count", ggufUint32, uint32(2)).tensor("blk.0.ffn_up_exps.weight", 12, 256, 8)
+	if g, err = readGGUF(f.bytes(3)); err != nil || g.WeightBytes != 64*100*2+(3+8)*144 || g.ActiveWeightBytes() != 64*100*2+(3+2)*144 {
+		t.Errorf("%d of %d bytes, %v", g.ActiveWeightBytes(), g.WeightBytes, err)
+	}
+}
+
 func TestReadGGUF(t *testing.T) {
 	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
 		for _, version := range []uint32{2, 3} {

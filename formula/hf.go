@@ -145,6 +145,7 @@ func (r *hfReader) read() error {
 	r.readContext()
 	r.readDType()
 	r.readDraft()
+	r.readExperts()
 	if err := r.build(); err != nil {
 		return err
 	}
@@ -544,6 +545,29 @@ func (r *hfReader) readDType() {
 	}
 	if q, ok := r.root.object("quantization_config"); ok && q.has("kv_cache_scheme") {
 		r.note("quantization_config has a kv_cache_scheme: an engine that honours it keeps 1 byte an element")
+	}
+}
+
+// readExperts finds how many of a mixture's experts a token uses, which says
+// nothing of the cache but what a step reads of the weights. Lists, one entry
+// a layer, are passed over.
+func (r *hfReader) readExperts() {
+	number := func(keys ...string) int64 {
+		for _, key := range keys {
+			if !r.c.has(key) || r.c.isList(key) {
+				continue
+			}
+			if n, ok := r.c.integer(key); ok {
+				return n
+			}
+		}
+		return 0
+	}
+	all := number("num_experts", "num_local_experts", "n_routed_experts")
+	used := number("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk")
+	if used > 0 && used < all {
+		r.m.Experts, r.m.ExpertsPerToken = all, used
+		r.fact("experts", all, fmt.Sprintf("config.json, %d of them for each token", used))
 	}
 }
 

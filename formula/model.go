@@ -17,6 +17,9 @@ type Model struct {
 
 	Params       int64 // all parameters
 	ActiveParams int64 // parameters that one token uses; equals Params for a dense model
+	// Experts of a layer, and how many of them a token uses; 0 for a dense
+	// model, and for presets, whose parameters tell.
+	Experts, ExpertsPerToken int64
 
 	Layers     int64 // blocks of the decoder, with those that cache nothing
 	QueryHeads int64 // attention heads; 0 where layers differ

@@ -21,6 +21,7 @@ var ErrSafetensors = errors.New("not a valid safetensors header")
 // A Safetensors is what a checkpoint's headers tell of its weights.
 type Safetensors struct {
 	Bytes   int64 // of all tensors, without headers
+	Experts int64 // of those tensors that hold a mixture's experts
 	Tensors int64
 	Files   []string // the files that were read
 	// Claimed: no file of the index was at hand, so that Bytes is what the
@@ -96,9 +97,22 @@ func openSafetensorsFiles(files []string) (*Safetensors, error) {
 			if s.Bytes, err = sum(s.Bytes, t.end-t.begin); err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
+			if strings.Contains(t.name, ".experts.") {
+				s.Experts += t.end - t.begin // part of Bytes
+			}
 		}
 	}
 	return s, nil
+}
+
+// Active is the part of the bytes that one token of the model uses: of the
+// experts as many as the model says, everything else whole. ok is false where
+// that cannot be told.
+func (s *Safetensors) Active(m *Model) (bytes int64, ok bool) {
+	if s.Experts == 0 || m.ExpertsPerToken < 1 || m.ExpertsPerToken > m.Experts {
+		return s.Bytes, false
+	}
+	return s.Bytes - s.Experts + mulDiv(s.Experts, m.ExpertsPerToken, m.Experts), true
 }
 
 func openSafetensorsFile(path string) ([]safetensor, error) {

@@ -135,6 +135,41 @@ func TestOpenSafetensors(t *testing.T) {
 	}
 }
 
+// TestActiveSafetensors: of 8 experts of 100 bytes a token uses 2, beside 60
+// bytes of everything else, a shared expert among it.
+func TestActiveSafetensors(t *testing.T) {
+	header := `{"model.embed_tokens.weight":{"dtype":"U8","shape":[50],"data_offsets":[0,50]},"l.0.mlp.shared_experts.up.weight":{"dtype":"U8","shape":[10],"data_offsets":[50,60]},` +
+		`"l.0.mlp.experts.gate_up_proj":{"dtype":"U8","shape":[8,75],"data_offsets":[60,660]},"l.0.mlp.experts.down_proj":{"dtype":"U8","shape":[8,25],"data_offsets":[660,860]}}`
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	if err := os.WriteFile(path, safetensorsFile(header, 860), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := OpenSafetensors(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		experts, used, want int64
+		ok                  bool
+	}{{8, 2, 60 + 200, true}, {8, 8, 860, true}, {0, 0, 860, false}, {2, 8, 860, false}} {
+		if got, ok := s.Active(&Model{Experts: test.experts, ExpertsPerToken: test.used}); got != test.want || ok != test.ok {
+			t.Errorf("%+v: %d, %v", test, got, ok)
+		}
+	}
+}
+
+// TestExpertsOfConfigs reads what their publishers say of these models.
+func TestExpertsOfConfigs(t *testing.T) {
+	for name, want := range map[string][2]int64{
+		"mixtral-8x22b": {8, 2}, "gpt-oss-20b": {32, 4}, "deepseek-v4-pro": {384, 6}, "qwen3-vl-30b-a3b": {128, 8}, "hunyuan-large-a52b-instruct": {16, 1}, "llama-3.1-8b": {0, 0},
+	} {
+		m, err := ReadHF("testdata/configs/"+name+".config.json", HFOptions{})
+		if err != nil || m.Experts != want[0] || m.ExpertsPerToken != want[1] {
+			t.Errorf("%s: %d experts, %d used, %v, want %v", name, m.Experts, m.ExpertsPerToken, err, want)
+		}
+	}
+}
+
 // FuzzSafetensors: whatever header is accepted covers the data exactly.
 func FuzzSafetensors(f *testing.F) {
 	f.Add(safetensorsFile(twoTensors, 16))
