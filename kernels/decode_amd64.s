@@ -4,84 +4,91 @@
 
 #include "textflag.h"
 
-// func tile8x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x1x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x1x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x1x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST (SI), Z0, Z0
+	MOVQ        R8, R9
 
 step:
 	VMOVDQU32     (CX), Z2
-	VPDPBUSD.BCST (R8), Z2, Z0
-	VPDPBUSD.BCST 640(R8), Z2, Z1
-	ADDQ          $0x04, R8
+	VPDPBUSD.BCST (DX), Z2, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z2, Z1
+	ADDQ          $0x04, DX
 	ADDQ          $0x00000040, CX
 	DECQ          R9
 	JNZ           step
+	MOVQ          R8, R9
+	SHLQ          $0x02, R9
+	SUBQ          R9, DX
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VMOVUPS       Z0, (AX)
 	ADDQ          $0x00000040, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func tile8x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x1x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x1x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x1x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, BX
 
 step0:
 	VMOVDQU      (CX), Y2
 	VMOVDQU      32(CX), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R8), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R8), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R8, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	ADDQ         $0x00000040, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
@@ -104,39 +111,42 @@ DATA decodeWord00ff00ff<>+56(SB)/4, $0x00ff00ff
 DATA decodeWord00ff00ff<>+60(SB)/4, $0x00ff00ff
 GLOBL decodeWord00ff00ff<>(SB), RODATA|NOPTR, $64
 
-// func tile8x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x1x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x1x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x1x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R8, R9
 
 step:
 	VMOVDQU32    (CX), Z4
 	VMOVDQU32    64(CX), Z5
-	VPBROADCASTD (R8), Z6
+	VPBROADCASTD (DX), Z6
 	VPDPBUSD     Z6, Z4, Z0
 	VPDPBUSD     Z6, Z5, Z2
-	VPBROADCASTD 640(R8), Z6
+	VPBROADCASTD (DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z4, Z1
 	VPDPBUSD     Z6, Z5, Z3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VMOVUPS      Z0, (AX)
@@ -144,710 +154,923 @@ step:
 	VPADDD       Z3, Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x1x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
-	MOVQ         CX, R10
+	MOVQ         R8, BX
+	MOVQ         CX, R9
 
 step0:
-	VMOVDQU      (R10), Y2
-	VMOVDQU      32(R10), Y3
+	VMOVDQU      (R9), Y2
+	VMOVDQU      32(R9), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R8), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R8), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R8
-	ADDQ         $0x00000080, R10
-	DECQ         R9
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R9
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R8, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R8), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R8), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R8, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x1x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x1x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x1x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z0, Z0
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32     (CX), Z2
-	VPDPBUSD.BCST (R10), Z2, Z0
-	VPDPBUSD.BCST 640(R10), Z2, Z1
-	ADDQ          $0x04, R10
+	VPDPBUSD.BCST (DX), Z2, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z2, Z1
+	ADDQ          $0x04, DX
 	ADDQ          $0x00000040, CX
 	DECQ          R11
 	JNZ           step
+	MOVQ          R10, R11
+	SHLQ          $0x02, R11
+	SUBQ          R11, DX
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VCVTDQ2PS     Z0, Z0
-	VBROADCASTSS  (DI), Z2
+	VBROADCASTSS  (R8), Z2
 	VMULPS        Z2, Z0, Z0
-	VBROADCASTSS  (SI), Z2
+	VBROADCASTSS  (DI), Z2
 	VMULPS        (AX), Z2, Z2
 	VADDPS        Z0, Z2, Z0
 	VMOVUPS       Z0, (AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value8x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x1x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x1x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x1x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step0:
 	VMOVDQU      (CX), Y2
 	VMOVDQU      32(CX), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000040, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
+	VBROADCASTSS (R8), Y2
 	VMULPS       Y2, Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       (AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x1x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x1x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x1x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32    (CX), Z4
 	VMOVDQU32    64(CX), Z5
-	VPBROADCASTD (R10), Z6
+	VPBROADCASTD (DX), Z6
 	VPDPBUSD     Z6, Z4, Z0
 	VPDPBUSD     Z6, Z5, Z2
-	VPBROADCASTD 640(R10), Z6
+	VPBROADCASTD (DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z4, Z1
 	VPDPBUSD     Z6, Z5, Z3
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z4
+	VBROADCASTSS (R8), Z4
 	VMULPS       Z4, Z0, Z0
-	VBROADCASTSS (SI), Z4
+	VBROADCASTSS (DI), Z4
 	VMULPS       (AX), Z4, Z4
 	VADDPS       Z0, Z4, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z4
+	VBROADCASTSS (R8), Z4
 	VMULPS       Z4, Z2, Z2
-	VBROADCASTSS (SI), Z4
+	VBROADCASTSS (DI), Z4
 	VMULPS       64(AX), Z4, Z4
 	VADDPS       Z2, Z4, Z2
 	VMOVUPS      Z2, 64(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x1x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, BX
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R12), Y2
-	VMOVDQU      32(R12), Y3
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
+	VBROADCASTSS (R8), Y2
 	VMULPS       Y2, Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       (AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
+	VBROADCASTSS (R8), Y2
 	VMULPS       Y2, Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       64(AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·score8x1x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score8x1x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32    (CX), Z4
 	VMOVDQU32    64(CX), Z5
-	VPBROADCASTD (R10), Z6
+	VPBROADCASTD (DX), Z6
 	VPDPBUSD     Z6, Z4, Z0
 	VPDPBUSD     Z6, Z5, Z2
-	VPBROADCASTD 640(R10), Z6
+	VPBROADCASTD (DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z4, Z1
 	VPDPBUSD     Z6, Z5, Z3
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z4
-	VMULPS       Z4, Z0, Z0
 	VBROADCASTSS (DI), Z4
+	VMULPS       Z4, Z0, Z0
+	VBROADCASTSS (R8), Z4
 	VADDPS       Z4, Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z4
-	VMULPS       Z4, Z2, Z2
 	VBROADCASTSS (DI), Z4
+	VMULPS       Z4, Z2, Z2
+	VBROADCASTSS (R8), Z4
 	VADDPS       Z4, Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score8x1x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score8x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, BX
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R12), Y2
-	VMOVDQU      32(R12), Y3
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
-	VMULPS       Y2, Y0, Y0
 	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (R8), Y2
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
-	VMULPS       Y2, Y0, Y0
 	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (R8), Y2
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·scoreScaled8x1x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x1x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32    (CX), Z4
 	VMOVDQU32    64(CX), Z5
-	VPBROADCASTD (R10), Z6
+	VPBROADCASTD (DX), Z6
 	VPDPBUSD     Z6, Z4, Z0
 	VPDPBUSD     Z6, Z5, Z2
-	VPBROADCASTD 640(R10), Z6
+	VPBROADCASTD (DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z4, Z1
 	VPDPBUSD     Z6, Z5, Z3
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z4
+	VBROADCASTSS (DI), Z4
 	VMULPS       Z4, Z0, Z0
-	VMULPS       (DI), Z0, Z0
+	VMULPS       (R8), Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z4
+	VBROADCASTSS (DI), Z4
 	VMULPS       Z4, Z2, Z2
-	VMULPS       64(DI), Z2, Z2
+	VMULPS       64(R8), Z2, Z2
 	VMOVUPS      Z2, 64(AX)
-	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled8x1x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, BX
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R12), Y2
-	VMOVDQU      32(R12), Y3
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       Y2, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
 	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x08, Y2, Y2
 	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(R10), Y4
+	VPBROADCASTD 4(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       Y2, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func scoreHalf8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalf8x1x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z4
+	VMOVDQU32    64(CX), Z5
+	VPBROADCASTD (DX), Z6
+	VPDPBUSD     Z6, Z4, Z0
+	VPDPBUSD     Z6, Z5, Z2
+	VPBROADCASTD (DX)(BX*1), Z6
+	VPDPBUSD     Z6, Z4, Z1
+	VPDPBUSD     Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z4
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z0, Z0
+	VMULPS       Z4, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z4
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z2, Z2
+	VMULPS       Z4, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalf8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf8x1x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    (R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    32(R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x1x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x1x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST (SI), Z1, Z1
+	MOVQ        R8, R9
 
 step:
 	VMOVDQU32     (CX), Z3
 	VPANDD        Z0, Z3, Z4
 	VPSRLW        $0x04, Z3, Z3
 	VPANDD        Z0, Z3, Z3
-	VPDPBUSD.BCST (R8), Z4, Z1
-	VPDPBUSD.BCST 640(R8), Z4, Z2
-	VPDPBUSD.BCST 4(R8), Z3, Z1
-	VPDPBUSD.BCST 644(R8), Z3, Z2
-	ADDQ          $0x08, R8
+	VPDPBUSD.BCST (DX), Z4, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z4, Z2
+	VPDPBUSD.BCST 4(DX), Z3, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z3, Z2
+	ADDQ          $0x08, DX
 	ADDQ          $0x00000040, CX
 	DECQ          R9
 	JNZ           step
+	MOVQ          R8, R9
+	SHLQ          $0x03, R9
+	SUBQ          R9, DX
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VMOVUPS       Z1, (AX)
 	ADDQ          $0x00000040, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
@@ -870,31 +1093,32 @@ DATA decodeWord0f0f0f0f<>+56(SB)/4, $0x0f0f0f0f
 DATA decodeWord0f0f0f0f<>+60(SB)/4, $0x0f0f0f0f
 GLOBL decodeWord0f0f0f0f<>(SB), RODATA|NOPTR, $64
 
-// func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x1x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x1x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, BX
 
 step0:
 	VMOVDQU      (CX), Y2
 	VMOVDQU      32(CX), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R8), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -903,7 +1127,7 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R8), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -912,26 +1136,29 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R8), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R8), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R8, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	ADDQ         $0x00000040, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
@@ -954,26 +1181,26 @@ DATA decodeWord000f000f<>+56(SB)/4, $0x000f000f
 DATA decodeWord000f000f<>+60(SB)/4, $0x000f000f
 GLOBL decodeWord000f000f<>(SB), RODATA|NOPTR, $64
 
-// func tile4x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x1x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x1x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x1x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST (SI), Z3, Z3
+	MOVQ        R8, R9
 
 step:
 	VMOVDQU32    (CX), Z5
@@ -984,22 +1211,25 @@ step:
 	VPANDD       Z0, Z7, Z8
 	VPSRLW       $0x04, Z7, Z7
 	VPANDD       Z0, Z7, Z7
-	VPBROADCASTD (R8), Z9
+	VPBROADCASTD (DX), Z9
 	VPDPBUSD     Z9, Z6, Z1
 	VPDPBUSD     Z9, Z8, Z3
-	VPBROADCASTD 640(R8), Z9
+	VPBROADCASTD (DX)(BX*1), Z9
 	VPDPBUSD     Z9, Z6, Z2
 	VPDPBUSD     Z9, Z8, Z4
-	VPBROADCASTD 4(R8), Z6
+	VPBROADCASTD 4(DX), Z6
 	VPDPBUSD     Z6, Z5, Z1
 	VPDPBUSD     Z6, Z7, Z3
-	VPBROADCASTD 644(R8), Z6
+	VPBROADCASTD 4(DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z5, Z2
 	VPDPBUSD     Z6, Z7, Z4
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VMOVUPS      Z1, (AX)
@@ -1007,37 +1237,38 @@ step:
 	VPADDD       Z4, Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x1x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
-	MOVQ         CX, R10
+	MOVQ         R8, BX
+	MOVQ         CX, R9
 
 step0:
-	VMOVDQU      (R10), Y2
-	VMOVDQU      32(R10), Y3
+	VMOVDQU      (R9), Y2
+	VMOVDQU      32(R9), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R8), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1046,7 +1277,7 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R8), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1055,38 +1286,40 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R8), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R8), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R8
-	ADDQ         $0x00000080, R10
-	DECQ         R9
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R9
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R8, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R8), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1095,7 +1328,7 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R8), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1104,105 +1337,112 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R8), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R8), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R8, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x1x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x1x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x1x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z1, Z1
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32     (CX), Z3
 	VPANDD        Z0, Z3, Z4
 	VPSRLW        $0x04, Z3, Z3
 	VPANDD        Z0, Z3, Z3
-	VPDPBUSD.BCST (R10), Z4, Z1
-	VPDPBUSD.BCST 640(R10), Z4, Z2
-	VPDPBUSD.BCST 4(R10), Z3, Z1
-	VPDPBUSD.BCST 644(R10), Z3, Z2
-	ADDQ          $0x08, R10
+	VPDPBUSD.BCST (DX), Z4, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z4, Z2
+	VPDPBUSD.BCST 4(DX), Z3, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z3, Z2
+	ADDQ          $0x08, DX
 	ADDQ          $0x00000040, CX
 	DECQ          R11
 	JNZ           step
+	MOVQ          R10, R11
+	SHLQ          $0x03, R11
+	SUBQ          R11, DX
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VCVTDQ2PS     Z1, Z1
-	VBROADCASTSS  (DI), Z3
+	VBROADCASTSS  (R8), Z3
 	VMULPS        Z3, Z1, Z1
-	VBROADCASTSS  (SI), Z3
+	VBROADCASTSS  (DI), Z3
 	VMULPS        (AX), Z3, Z3
 	VADDPS        Z1, Z3, Z1
 	VMOVUPS       Z1, (AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value4x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x1x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x1x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x1x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step0:
 	VMOVDQU      (CX), Y2
 	VMOVDQU      32(CX), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1211,7 +1451,7 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1220,64 +1460,67 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000040, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
+	VBROADCASTSS (R8), Y2
 	VMULPS       Y2, Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       (AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x1x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x1x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x1x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z3, Z3
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32    (CX), Z5
@@ -1288,74 +1531,78 @@ step:
 	VPANDD       Z0, Z7, Z8
 	VPSRLW       $0x04, Z7, Z7
 	VPANDD       Z0, Z7, Z7
-	VPBROADCASTD (R10), Z9
+	VPBROADCASTD (DX), Z9
 	VPDPBUSD     Z9, Z6, Z1
 	VPDPBUSD     Z9, Z8, Z3
-	VPBROADCASTD 640(R10), Z9
+	VPBROADCASTD (DX)(BX*1), Z9
 	VPDPBUSD     Z9, Z6, Z2
 	VPDPBUSD     Z9, Z8, Z4
-	VPBROADCASTD 4(R10), Z6
+	VPBROADCASTD 4(DX), Z6
 	VPDPBUSD     Z6, Z5, Z1
 	VPDPBUSD     Z6, Z7, Z3
-	VPBROADCASTD 644(R10), Z6
+	VPBROADCASTD 4(DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z5, Z2
 	VPDPBUSD     Z6, Z7, Z4
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z5
+	VBROADCASTSS (R8), Z5
 	VMULPS       Z5, Z1, Z1
-	VBROADCASTSS (SI), Z5
+	VBROADCASTSS (DI), Z5
 	VMULPS       (AX), Z5, Z5
 	VADDPS       Z1, Z5, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z5
+	VBROADCASTSS (R8), Z5
 	VMULPS       Z5, Z3, Z3
-	VBROADCASTSS (SI), Z5
+	VBROADCASTSS (DI), Z5
 	VMULPS       64(AX), Z5, Z5
 	VADDPS       Z3, Z5, Z3
 	VMOVUPS      Z3, 64(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x1x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, BX
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R12), Y2
-	VMOVDQU      32(R12), Y3
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1364,7 +1611,7 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1373,50 +1620,52 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
+	VBROADCASTSS (R8), Y2
 	VMULPS       Y2, Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       (AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1425,7 +1674,7 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1434,64 +1683,67 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
+	VBROADCASTSS (R8), Y2
 	VMULPS       Y2, Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       64(AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·score4x1x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score4x1x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      add+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      add+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z3, Z3
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32    (CX), Z5
@@ -1502,72 +1754,76 @@ step:
 	VPANDD       Z0, Z7, Z8
 	VPSRLW       $0x04, Z7, Z7
 	VPANDD       Z0, Z7, Z7
-	VPBROADCASTD (R10), Z9
+	VPBROADCASTD (DX), Z9
 	VPDPBUSD     Z9, Z6, Z1
 	VPDPBUSD     Z9, Z8, Z3
-	VPBROADCASTD 640(R10), Z9
+	VPBROADCASTD (DX)(BX*1), Z9
 	VPDPBUSD     Z9, Z6, Z2
 	VPDPBUSD     Z9, Z8, Z4
-	VPBROADCASTD 4(R10), Z6
+	VPBROADCASTD 4(DX), Z6
 	VPDPBUSD     Z6, Z5, Z1
 	VPDPBUSD     Z6, Z7, Z3
-	VPBROADCASTD 644(R10), Z6
+	VPBROADCASTD 4(DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z5, Z2
 	VPDPBUSD     Z6, Z7, Z4
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z5
-	VMULPS       Z5, Z1, Z1
 	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z1, Z1
+	VBROADCASTSS (R8), Z5
 	VADDPS       Z5, Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z5
-	VMULPS       Z5, Z3, Z3
 	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z3, Z3
+	VBROADCASTSS (R8), Z5
 	VADDPS       Z5, Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score4x1x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score4x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, BX
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R12), Y2
-	VMOVDQU      32(R12), Y3
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1576,7 +1832,7 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1585,48 +1841,50 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
-	VMULPS       Y2, Y0, Y0
 	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (R8), Y2
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1635,7 +1893,7 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1644,62 +1902,65 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
-	VMULPS       Y2, Y0, Y0
 	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y0, Y0
+	VBROADCASTSS (R8), Y2
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·scoreScaled4x1x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x1x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      scale+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST (SI), Z3, Z3
+	MOVQ        R10, R11
 
 step:
 	VMOVDQU32    (CX), Z5
@@ -1710,71 +1971,75 @@ step:
 	VPANDD       Z0, Z7, Z8
 	VPSRLW       $0x04, Z7, Z7
 	VPANDD       Z0, Z7, Z7
-	VPBROADCASTD (R10), Z9
+	VPBROADCASTD (DX), Z9
 	VPDPBUSD     Z9, Z6, Z1
 	VPDPBUSD     Z9, Z8, Z3
-	VPBROADCASTD 640(R10), Z9
+	VPBROADCASTD (DX)(BX*1), Z9
 	VPDPBUSD     Z9, Z6, Z2
 	VPDPBUSD     Z9, Z8, Z4
-	VPBROADCASTD 4(R10), Z6
+	VPBROADCASTD 4(DX), Z6
 	VPDPBUSD     Z6, Z5, Z1
 	VPDPBUSD     Z6, Z7, Z3
-	VPBROADCASTD 644(R10), Z6
+	VPBROADCASTD 4(DX)(BX*1), Z6
 	VPDPBUSD     Z6, Z5, Z2
 	VPDPBUSD     Z6, Z7, Z4
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z5
+	VBROADCASTSS (DI), Z5
 	VMULPS       Z5, Z1, Z1
-	VMULPS       (DI), Z1, Z1
+	VMULPS       (R8), Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z5
+	VBROADCASTSS (DI), Z5
 	VMULPS       Z5, Z3, Z3
-	VMULPS       64(DI), Z3, Z3
+	VMULPS       64(R8), Z3, Z3
 	VMOVUPS      Z3, 64(AX)
-	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled4x1x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, BX
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R12), Y2
-	VMOVDQU      32(R12), Y3
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1783,7 +2048,7 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1792,46 +2057,48 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
 	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       Y2, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, BX
 
 step1:
 	VMOVDQU      64(CX), Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
 	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (R10), Y6
+	VPBROADCASTD (DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1840,7 +2107,7 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x08, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
@@ -1849,66 +2116,292 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
 	VPSRLW       $0x04, Y3, Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(R10), Y6
+	VPBROADCASTD 8(DX), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y1, Y1
 	VPSRLW       $0x0c, Y2, Y2
 	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(R10), Y4
+	VPBROADCASTD 12(DX), Y4
 	VPMADDWD     Y4, Y2, Y2
 	VPADDD       Y2, Y0, Y0
 	VPMADDWD     Y4, Y3, Y2
 	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         BX
 	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (DI), Y2
 	VMULPS       Y2, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, DI
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF32x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreHalf4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalf4x1x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z5
+	VPANDD       Z0, Z5, Z6
+	VPSRLW       $0x04, Z5, Z5
+	VPANDD       Z0, Z5, Z5
+	VMOVDQU32    64(CX), Z7
+	VPANDD       Z0, Z7, Z8
+	VPSRLW       $0x04, Z7, Z7
+	VPANDD       Z0, Z7, Z7
+	VPBROADCASTD (DX), Z9
+	VPDPBUSD     Z9, Z6, Z1
+	VPDPBUSD     Z9, Z8, Z3
+	VPBROADCASTD (DX)(BX*1), Z9
+	VPDPBUSD     Z9, Z6, Z2
+	VPDPBUSD     Z9, Z8, Z4
+	VPBROADCASTD 4(DX), Z6
+	VPDPBUSD     Z6, Z5, Z1
+	VPDPBUSD     Z6, Z7, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z6
+	VPDPBUSD     Z6, Z5, Z2
+	VPDPBUSD     Z6, Z7, Z4
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z5
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z6
+	VMULPS       Z6, Z1, Z1
+	VMULPS       Z5, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z5
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z6
+	VMULPS       Z6, Z3, Z3
+	VMULPS       Z5, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalf4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf4x1x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    (R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    32(R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·scoreF32x1x2AVX512(SB), NOSPLIT, $0-40
+TEXT ·scoreF32x1x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	MOVQ   SI, DI
 
 step0:
 	VMOVUPS      (CX), Z2
 	VMOVUPS      64(CX), Z3
-	VBROADCASTSS (DI), Z4
+	VBROADCASTSS (DX), Z4
 	VMULPS       Z4, Z2, Z2
 	VADDPS       Z2, Z0, Z0
 	VMULPS       Z4, Z3, Z2
 	VADDPS       Z2, Z1, Z1
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R8
+	DECQ         DI
 	JNZ          step0
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
 	ADDQ         $0x00000080, AX
@@ -1917,68 +2410,76 @@ step0:
 	VZEROUPPER
 	RET
 
-// func valueF32x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x1x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF32x1x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   DI, R8
 
 step0:
 	VMOVUPS      (CX), Z1
-	VBROADCASTSS (R8), Z2
+	VBROADCASTSS (DX), Z2
 	VMULPS       Z2, Z1, Z1
 	VADDPS       Z1, Z0, Z0
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VBROADCASTSS (BX), Z1
 	VMULPS       (AX), Z1, Z1
 	VADDPS       Z0, Z1, Z0
 	VMOVUPS      Z0, (AX)
-	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000200, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x1x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF32x1x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   DI, R8
 
 step0:
 	VMOVUPS      (CX), Z2
 	VMOVUPS      64(CX), Z3
-	VBROADCASTSS (R8), Z4
+	VBROADCASTSS (DX), Z4
 	VMULPS       Z4, Z2, Z2
 	VADDPS       Z2, Z0, Z0
 	VMULPS       Z4, Z3, Z2
 	VADDPS       Z2, Z1, Z1
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VBROADCASTSS (BX), Z2
 	VMULPS       (AX), Z2, Z2
 	VADDPS       Z0, Z2, Z0
@@ -1987,37 +2488,41 @@ step0:
 	VMULPS       64(AX), Z2, Z2
 	VADDPS       Z1, Z2, Z1
 	VMOVUPS      Z1, 64(AX)
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·scoreF16x1x2AVX512(SB), NOSPLIT, $0-40
+TEXT ·scoreF16x1x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	MOVQ   SI, DI
 
 step0:
 	VCVTPH2PS    (CX), Z2
 	VCVTPH2PS    32(CX), Z3
-	VBROADCASTSS (DI), Z4
+	VBROADCASTSS (DX), Z4
 	VFMADD231PS  Z4, Z2, Z0
 	VFMADD231PS  Z4, Z3, Z1
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
-	DECQ         R8
+	DECQ         DI
 	JNZ          step0
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
 	ADDQ         $0x00000080, AX
@@ -2026,65 +2531,73 @@ step0:
 	VZEROUPPER
 	RET
 
-// func valueF16x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF16x1x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF16x1x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   DI, R8
 
 step0:
 	VCVTPH2PS    (CX), Z1
-	VBROADCASTSS (R8), Z2
+	VBROADCASTSS (DX), Z2
 	VFMADD231PS  Z2, Z1, Z0
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
-	DECQ         R9
+	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VBROADCASTSS (BX), Z1
 	VMULPS       (AX), Z1, Z1
 	VADDPS       Z0, Z1, Z0
 	VMOVUPS      Z0, (AX)
-	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000200, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF16x1x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF16x1x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   DI, R8
 
 step0:
 	VCVTPH2PS    (CX), Z2
 	VCVTPH2PS    32(CX), Z3
-	VBROADCASTSS (R8), Z4
+	VBROADCASTSS (DX), Z4
 	VFMADD231PS  Z4, Z2, Z0
 	VFMADD231PS  Z4, Z3, Z1
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VBROADCASTSS (BX), Z2
 	VMULPS       (AX), Z2, Z2
 	VADDPS       Z0, Z2, Z0
@@ -2093,163 +2606,179 @@ step0:
 	VMULPS       64(AX), Z2, Z2
 	VADDPS       Z1, Z2, Z1
 	VMOVUPS      Z1, 64(AX)
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreF32x1x2AVX2(SB), NOSPLIT, $0-40
+TEXT ·scoreF32x1x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
 
 block:
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, DI
-	MOVQ  SI, R8
+	MOVQ  SI, DI
+	MOVQ  CX, R8
+
+step0:
+	VMOVUPS      (R8), Y2
+	VMOVUPS      32(R8), Y3
+	VBROADCASTSS (DX), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, R8
+	DECQ         DI
+	JNZ          step0
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         SI, DI
+
+step1:
+	VMOVUPS      64(CX), Y2
+	VMOVUPS      96(CX), Y3
+	VBROADCASTSS (DX), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, CX
+	DECQ         DI
+	JNZ          step1
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x1x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
+
+step0:
+	VMOVUPS      (CX), Y2
+	VMOVUPS      32(CX), Y3
+	VBROADCASTSS (DX), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x1x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
 	MOVQ  CX, R9
 
 step0:
 	VMOVUPS      (R9), Y2
 	VMOVUPS      32(R9), Y3
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (DX), Y4
 	VMULPS       Y4, Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VMULPS       Y4, Y3, Y2
 	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, R9
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
-	MOVQ         DX, DI
-	MOVQ         SI, R8
+	MOVQ         DI, R8
 
 step1:
 	VMOVUPS      64(CX), Y2
 	VMOVUPS      96(CX), Y3
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (DX), Y4
 	VMULPS       Y4, Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VMULPS       Y4, Y3, Y2
 	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R8
 	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF32x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·valueF32x1x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VMOVUPS      (CX), Y2
-	VMOVUPS      32(CX), Y3
-	VBROADCASTSS (R8), Y4
-	VMULPS       Y4, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VMULPS       Y4, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y2
-	VMULPS       (AX), Y2, Y2
-	VADDPS       Y0, Y2, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF32x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·valueF32x1x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-	MOVQ  CX, R10
-
-step0:
-	VMOVUPS      (R10), Y2
-	VMOVUPS      32(R10), Y3
-	VBROADCASTSS (R8), Y4
-	VMULPS       Y4, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VMULPS       Y4, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000080, R10
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y2
-	VMULPS       (AX), Y2, Y2
-	VADDPS       Y0, Y2, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
-
-step1:
-	VMOVUPS      64(CX), Y2
-	VMOVUPS      96(CX), Y3
-	VBROADCASTSS (R8), Y4
-	VMULPS       Y4, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VMULPS       Y4, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000080, CX
-	DECQ         R9
-	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VBROADCASTSS (BX), Y2
 	VMULPS       64(AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -2258,153 +2787,169 @@ step1:
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x1x2AVX2(SB), NOSPLIT, $0-40
+TEXT ·scoreF16x1x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
 
 block:
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, DI
-	MOVQ  SI, R8
+	MOVQ  SI, DI
+	MOVQ  CX, R8
+
+step0:
+	VCVTPH2PS    (R8), Y2
+	VCVTPH2PS    16(R8), Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R8
+	DECQ         DI
+	JNZ          step0
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         SI, DI
+
+step1:
+	VCVTPH2PS    32(CX), Y2
+	VCVTPH2PS    48(CX), Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         DI
+	JNZ          step1
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x1x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
+
+step0:
+	VCVTPH2PS    (CX), Y2
+	VCVTPH2PS    16(CX), Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x1x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
 	MOVQ  CX, R9
 
 step0:
 	VCVTPH2PS    (R9), Y2
 	VCVTPH2PS    16(R9), Y3
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R9
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
-	MOVQ         DX, DI
-	MOVQ         SI, R8
+	MOVQ         DI, R8
 
 step1:
 	VCVTPH2PS    32(CX), Y2
 	VCVTPH2PS    48(CX), Y3
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
 	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF16x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x1x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VCVTPH2PS    (CX), Y2
-	VCVTPH2PS    16(CX), Y3
-	VBROADCASTSS (R8), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000020, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y2
-	VMULPS       (AX), Y2, Y2
-	VADDPS       Y0, Y2, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x1x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-	MOVQ  CX, R10
-
-step0:
-	VCVTPH2PS    (R10), Y2
-	VCVTPH2PS    16(R10), Y3
-	VBROADCASTSS (R8), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000040, R10
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y2
-	VMULPS       (AX), Y2, Y2
-	VADDPS       Y0, Y2, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         DX, R8
-	MOVQ         DI, R9
-
-step1:
-	VCVTPH2PS    32(CX), Y2
-	VCVTPH2PS    48(CX), Y3
-	VBROADCASTSS (R8), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VBROADCASTSS (BX), Y2
 	VMULPS       64(AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -2413,42 +2958,50 @@ step1:
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x2x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x2x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x2x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST 4(BX), Z2, Z2
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 4(SI), Z2, Z2
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32     (CX), Z4
-	VPDPBUSD.BCST (R8), Z4, Z0
-	VPDPBUSD.BCST 640(R8), Z4, Z1
-	VPDPBUSD.BCST 1280(R8), Z4, Z2
-	VPDPBUSD.BCST 1920(R8), Z4, Z3
-	ADDQ          $0x04, R8
+	VPDPBUSD.BCST (DX), Z4, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z4, Z1
+	VPDPBUSD.BCST (DX)(BX*2), Z4, Z2
+	VPDPBUSD.BCST (R9), Z4, Z3
+	ADDQ          $0x04, DX
+	ADDQ          $0x04, R9
 	ADDQ          $0x00000040, CX
-	DECQ          R9
+	DECQ          R10
 	JNZ           step
+	MOVQ          R8, R10
+	SHLQ          $0x02, R10
+	SUBQ          R10, DX
+	SUBQ          R10, R9
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VMOVUPS       Z0, (AX)
@@ -2456,121 +3009,133 @@ step:
 	VPADDD        Z3, Z2, Z2
 	VMOVUPS       Z2, 64(AX)
 	ADDQ          $0x00000080, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func tile8x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x2x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x2x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x2x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step0:
 	VMOVDQU      (CX), Y4
 	VMOVDQU      32(CX), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R8), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R8), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R8), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R8), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 64(AX)
 	VMOVUPS      Y3, 96(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x2x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x2x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x2x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x2x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 4(SI), Z6, Z6
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32    (CX), Z8
 	VMOVDQU32    64(CX), Z9
-	VPBROADCASTD (R8), Z10
+	VPBROADCASTD (DX), Z10
 	VPDPBUSD     Z10, Z8, Z0
 	VPDPBUSD     Z10, Z9, Z2
-	VPBROADCASTD 640(R8), Z10
+	VPBROADCASTD (DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z8, Z1
 	VPDPBUSD     Z10, Z9, Z3
-	VPBROADCASTD 1280(R8), Z10
+	VPBROADCASTD (DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z8, Z4
 	VPDPBUSD     Z10, Z9, Z6
-	VPBROADCASTD 1920(R8), Z10
+	VPBROADCASTD (R9), Z10
 	VPDPBUSD     Z10, Z8, Z5
 	VPDPBUSD     Z10, Z9, Z7
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R9
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step
+	MOVQ         R8, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VMOVUPS      Z0, (AX)
@@ -2584,34 +3149,35 @@ step:
 	VPADDD       Z7, Z6, Z6
 	VMOVUPS      Z6, 192(AX)
 	ADDQ         $0x00000100, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x2x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x2x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 	MOVQ         CX, R10
 
 step0:
@@ -2619,351 +3185,377 @@ step0:
 	VMOVDQU      32(R10), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R8), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R8), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R8), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R8), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R10
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 128(AX)
 	VMOVUPS      Y3, 160(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R8), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R8), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R8), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R8), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	VMOVUPS      Y2, 192(AX)
 	VMOVUPS      Y3, 224(AX)
 	ADDQ         $0x00000100, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x2x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x2x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x2x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST 4(BX), Z2, Z2
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z2, Z2
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32     (CX), Z4
-	VPDPBUSD.BCST (R10), Z4, Z0
-	VPDPBUSD.BCST 640(R10), Z4, Z1
-	VPDPBUSD.BCST 1280(R10), Z4, Z2
-	VPDPBUSD.BCST 1920(R10), Z4, Z3
-	ADDQ          $0x04, R10
+	VPDPBUSD.BCST (DX), Z4, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z4, Z1
+	VPDPBUSD.BCST (DX)(BX*2), Z4, Z2
+	VPDPBUSD.BCST (R11), Z4, Z3
+	ADDQ          $0x04, DX
+	ADDQ          $0x04, R11
 	ADDQ          $0x00000040, CX
-	DECQ          R11
+	DECQ          R12
 	JNZ           step
+	MOVQ          R10, R12
+	SHLQ          $0x02, R12
+	SUBQ          R12, DX
+	SUBQ          R12, R11
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VCVTDQ2PS     Z0, Z0
-	VBROADCASTSS  (DI), Z4
+	VBROADCASTSS  (R8), Z4
 	VMULPS        Z4, Z0, Z0
-	VBROADCASTSS  (SI), Z4
+	VBROADCASTSS  (DI), Z4
 	VMULPS        (AX), Z4, Z4
 	VADDPS        Z0, Z4, Z0
 	VMOVUPS       Z0, (AX)
 	VPSLLD        $0x08, Z3, Z3
 	VPADDD        Z3, Z2, Z2
 	VCVTDQ2PS     Z2, Z2
-	VBROADCASTSS  4(DI), Z4
+	VBROADCASTSS  4(R8), Z4
 	VMULPS        Z4, Z2, Z2
-	VBROADCASTSS  4(SI), Z4
-	VMULPS        2560(AX), Z4, Z4
+	VBROADCASTSS  4(DI), Z4
+	VMULPS        128(AX), Z4, Z4
 	VADDPS        Z2, Z4, Z2
-	VMOVUPS       Z2, 2560(AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	VMOVUPS       Z2, 128(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value8x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x2x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x2x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x2x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step0:
 	VMOVDQU      (CX), Y4
 	VMOVDQU      32(CX), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (R8), Y4
 	VMULPS       Y4, Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       (AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	VMOVUPS      Y3, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x2x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x2x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x2x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z6, Z6
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z8
 	VMOVDQU32    64(CX), Z9
-	VPBROADCASTD (R10), Z10
+	VPBROADCASTD (DX), Z10
 	VPDPBUSD     Z10, Z8, Z0
 	VPDPBUSD     Z10, Z9, Z2
-	VPBROADCASTD 640(R10), Z10
+	VPBROADCASTD (DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z8, Z1
 	VPDPBUSD     Z10, Z9, Z3
-	VPBROADCASTD 1280(R10), Z10
+	VPBROADCASTD (DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z8, Z4
 	VPDPBUSD     Z10, Z9, Z6
-	VPBROADCASTD 1920(R10), Z10
+	VPBROADCASTD (R11), Z10
 	VPDPBUSD     Z10, Z8, Z5
 	VPDPBUSD     Z10, Z9, Z7
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z8
+	VBROADCASTSS (R8), Z8
 	VMULPS       Z8, Z0, Z0
-	VBROADCASTSS (SI), Z8
+	VBROADCASTSS (DI), Z8
 	VMULPS       (AX), Z8, Z8
 	VADDPS       Z0, Z8, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z8
+	VBROADCASTSS (R8), Z8
 	VMULPS       Z8, Z2, Z2
-	VBROADCASTSS (SI), Z8
+	VBROADCASTSS (DI), Z8
 	VMULPS       64(AX), Z8, Z8
 	VADDPS       Z2, Z8, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(DI), Z8
+	VBROADCASTSS 4(R8), Z8
 	VMULPS       Z8, Z4, Z4
-	VBROADCASTSS 4(SI), Z8
-	VMULPS       2560(AX), Z8, Z8
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       128(AX), Z8, Z8
 	VADDPS       Z4, Z8, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMOVUPS      Z4, 128(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(DI), Z8
+	VBROADCASTSS 4(R8), Z8
 	VMULPS       Z8, Z6, Z6
-	VBROADCASTSS 4(SI), Z8
-	VMULPS       2624(AX), Z8, Z8
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       192(AX), Z8, Z8
 	VADDPS       Z6, Z8, Z6
-	VMOVUPS      Z6, 2624(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Z6, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x2x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -2971,248 +3563,262 @@ step0:
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (R8), Y4
 	VMULPS       Y4, Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       (AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y3, 160(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (R8), Y4
 	VMULPS       Y4, Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       64(AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2624(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Y3, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·score8x2x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score8x2x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z6, Z6
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z8
 	VMOVDQU32    64(CX), Z9
-	VPBROADCASTD (R10), Z10
+	VPBROADCASTD (DX), Z10
 	VPDPBUSD     Z10, Z8, Z0
 	VPDPBUSD     Z10, Z9, Z2
-	VPBROADCASTD 640(R10), Z10
+	VPBROADCASTD (DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z8, Z1
 	VPDPBUSD     Z10, Z9, Z3
-	VPBROADCASTD 1280(R10), Z10
+	VPBROADCASTD (DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z8, Z4
 	VPDPBUSD     Z10, Z9, Z6
-	VPBROADCASTD 1920(R10), Z10
+	VPBROADCASTD (R11), Z10
 	VPDPBUSD     Z10, Z8, Z5
 	VPDPBUSD     Z10, Z9, Z7
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z8
-	VMULPS       Z8, Z0, Z0
 	VBROADCASTSS (DI), Z8
+	VMULPS       Z8, Z0, Z0
+	VBROADCASTSS (R8), Z8
 	VADDPS       Z8, Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z8
-	VMULPS       Z8, Z2, Z2
 	VBROADCASTSS (DI), Z8
+	VMULPS       Z8, Z2, Z2
+	VBROADCASTSS (R8), Z8
 	VADDPS       Z8, Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(SI), Z8
-	VMULPS       Z8, Z4, Z4
 	VBROADCASTSS 4(DI), Z8
+	VMULPS       Z8, Z4, Z4
+	VBROADCASTSS 4(R8), Z8
 	VADDPS       Z8, Z4, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMOVUPS      Z4, 256(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(SI), Z8
-	VMULPS       Z8, Z6, Z6
 	VBROADCASTSS 4(DI), Z8
+	VMULPS       Z8, Z6, Z6
+	VBROADCASTSS 4(R8), Z8
 	VADDPS       Z8, Z6, Z6
-	VMOVUPS      Z6, 2624(AX)
+	VMOVUPS      Z6, 320(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score8x2x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score8x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -3220,237 +3826,251 @@ step0:
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
-	VMULPS       Y4, Y0, Y0
 	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (R8), Y4
 	VADDPS       Y4, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
-	VMULPS       Y4, Y0, Y0
 	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (R8), Y4
 	VADDPS       Y4, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 352(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·scoreScaled8x2x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x2x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z6, Z6
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z8
 	VMOVDQU32    64(CX), Z9
-	VPBROADCASTD (R10), Z10
+	VPBROADCASTD (DX), Z10
 	VPDPBUSD     Z10, Z8, Z0
 	VPDPBUSD     Z10, Z9, Z2
-	VPBROADCASTD 640(R10), Z10
+	VPBROADCASTD (DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z8, Z1
 	VPDPBUSD     Z10, Z9, Z3
-	VPBROADCASTD 1280(R10), Z10
+	VPBROADCASTD (DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z8, Z4
 	VPDPBUSD     Z10, Z9, Z6
-	VPBROADCASTD 1920(R10), Z10
+	VPBROADCASTD (R11), Z10
 	VPDPBUSD     Z10, Z8, Z5
 	VPDPBUSD     Z10, Z9, Z7
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z8
+	VBROADCASTSS (DI), Z8
 	VMULPS       Z8, Z0, Z0
-	VMULPS       (DI), Z0, Z0
+	VMULPS       (R8), Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z8
+	VBROADCASTSS (DI), Z8
 	VMULPS       Z8, Z2, Z2
-	VMULPS       64(DI), Z2, Z2
+	VMULPS       64(R8), Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(SI), Z8
+	VBROADCASTSS 4(DI), Z8
 	VMULPS       Z8, Z4, Z4
-	VMULPS       (DI), Z4, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMULPS       (R8), Z4, Z4
+	VMOVUPS      Z4, 256(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(SI), Z8
+	VBROADCASTSS 4(DI), Z8
 	VMULPS       Z8, Z6, Z6
-	VMULPS       64(DI), Z6, Z6
-	VMOVUPS      Z6, 2624(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       64(R8), Z6, Z6
+	VMOVUPS      Z6, 320(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled8x2x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -3458,161 +4078,431 @@ step0:
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       Y4, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       (DI), Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMULPS       (R8), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       32(DI), Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VPBROADCASTD (BX), Y2
+	VMULPS       32(R8), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
 	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x08, Y4, Y4
 	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(R10), Y6
+	VPBROADCASTD 4(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1284(R10), Y6
+	VPBROADCASTD 4(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       Y4, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       64(DI), Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMULPS       64(R8), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       96(DI), Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       96(R8), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func scoreHalf8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalf8x2x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z8
+	VMOVDQU32    64(CX), Z9
+	VPBROADCASTD (DX), Z10
+	VPDPBUSD     Z10, Z8, Z0
+	VPDPBUSD     Z10, Z9, Z2
+	VPBROADCASTD (DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z8, Z1
+	VPDPBUSD     Z10, Z9, Z3
+	VPBROADCASTD (DX)(BX*2), Z10
+	VPDPBUSD     Z10, Z8, Z4
+	VPDPBUSD     Z10, Z9, Z6
+	VPBROADCASTD (R11), Z10
+	VPDPBUSD     Z10, Z8, Z5
+	VPDPBUSD     Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z8
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z0, Z0
+	VMULPS       Z8, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z8
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z2, Z2
+	VMULPS       Z8, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    (R8), Z8
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VMOVUPS      Z4, 256(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    32(R8), Z8
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z6, Z6
+	VMULPS       Z8, Z6, Z6
+	VMOVUPS      Z6, 320(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalf8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf8x2x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x2x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x2x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R9
+	ADDQ      BX, R9
+	LEAQ      (R9)(BX*2), R9
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 4(SI), Z3, Z3
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32     (CX), Z5
 	VPANDD        Z0, Z5, Z6
 	VPSRLW        $0x04, Z5, Z5
 	VPANDD        Z0, Z5, Z5
-	VPDPBUSD.BCST (R8), Z6, Z1
-	VPDPBUSD.BCST 640(R8), Z6, Z2
-	VPDPBUSD.BCST 1280(R8), Z6, Z3
-	VPDPBUSD.BCST 1920(R8), Z6, Z4
-	VPDPBUSD.BCST 4(R8), Z5, Z1
-	VPDPBUSD.BCST 644(R8), Z5, Z2
-	VPDPBUSD.BCST 1284(R8), Z5, Z3
-	VPDPBUSD.BCST 1924(R8), Z5, Z4
-	ADDQ          $0x08, R8
+	VPDPBUSD.BCST (DX), Z6, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z6, Z2
+	VPDPBUSD.BCST (DX)(BX*2), Z6, Z3
+	VPDPBUSD.BCST (R9), Z6, Z4
+	VPDPBUSD.BCST 4(DX), Z5, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z5, Z2
+	VPDPBUSD.BCST 4(DX)(BX*2), Z5, Z3
+	VPDPBUSD.BCST 4(R9), Z5, Z4
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R9
 	ADDQ          $0x00000040, CX
-	DECQ          R9
+	DECQ          R10
 	JNZ           step
+	MOVQ          R8, R10
+	SHLQ          $0x03, R10
+	SUBQ          R10, DX
+	SUBQ          R10, R9
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VMOVUPS       Z1, (AX)
@@ -3620,46 +4510,47 @@ step:
 	VPADDD        Z4, Z3, Z3
 	VMOVUPS       Z3, 64(AX)
 	ADDQ          $0x00000080, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x2x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x2x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step0:
 	VMOVDQU      (CX), Y4
 	VMOVDQU      32(CX), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R8), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R8), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -3668,12 +4559,12 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R8), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R8), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -3682,68 +4573,74 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R8), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R8), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R8), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R8), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 64(AX)
 	VMOVUPS      Y3, 96(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x2x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x2x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x2x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x2x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R9
+	ADDQ      BX, R9
+	LEAQ      (R9)(BX*2), R9
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 4(SI), Z7, Z7
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32    (CX), Z9
@@ -3754,34 +4651,39 @@ step:
 	VPANDD       Z0, Z11, Z12
 	VPSRLW       $0x04, Z11, Z11
 	VPANDD       Z0, Z11, Z11
-	VPBROADCASTD (R8), Z13
+	VPBROADCASTD (DX), Z13
 	VPDPBUSD     Z13, Z10, Z1
 	VPDPBUSD     Z13, Z12, Z3
-	VPBROADCASTD 640(R8), Z13
+	VPBROADCASTD (DX)(BX*1), Z13
 	VPDPBUSD     Z13, Z10, Z2
 	VPDPBUSD     Z13, Z12, Z4
-	VPBROADCASTD 1280(R8), Z13
+	VPBROADCASTD (DX)(BX*2), Z13
 	VPDPBUSD     Z13, Z10, Z5
 	VPDPBUSD     Z13, Z12, Z7
-	VPBROADCASTD 1920(R8), Z13
+	VPBROADCASTD (R9), Z13
 	VPDPBUSD     Z13, Z10, Z6
 	VPDPBUSD     Z13, Z12, Z8
-	VPBROADCASTD 4(R8), Z10
+	VPBROADCASTD 4(DX), Z10
 	VPDPBUSD     Z10, Z9, Z1
 	VPDPBUSD     Z10, Z11, Z3
-	VPBROADCASTD 644(R8), Z10
+	VPBROADCASTD 4(DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z9, Z2
 	VPDPBUSD     Z10, Z11, Z4
-	VPBROADCASTD 1284(R8), Z10
+	VPBROADCASTD 4(DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z9, Z5
 	VPDPBUSD     Z10, Z11, Z7
-	VPBROADCASTD 1924(R8), Z10
+	VPBROADCASTD 4(R9), Z10
 	VPDPBUSD     Z10, Z9, Z6
 	VPDPBUSD     Z10, Z11, Z8
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step
+	MOVQ         R8, R10
+	SHLQ         $0x03, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VMOVUPS      Z1, (AX)
@@ -3795,34 +4697,35 @@ step:
 	VPADDD       Z8, Z7, Z7
 	VMOVUPS      Z7, 192(AX)
 	ADDQ         $0x00000100, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x2x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x2x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 	MOVQ         CX, R10
 
 step0:
@@ -3830,12 +4733,12 @@ step0:
 	VMOVDQU      32(R10), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R8), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R8), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -3844,12 +4747,12 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R8), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R8), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -3858,60 +4761,62 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R8), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R8), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R8), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R8), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R10
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 128(AX)
 	VMOVUPS      Y3, 160(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R8), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R8), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -3920,12 +4825,12 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R8), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R8), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -3934,143 +4839,155 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R8), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R8), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R8), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R8), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	VMOVUPS      Y2, 192(AX)
 	VMOVUPS      Y3, 224(AX)
 	ADDQ         $0x00000100, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x2x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x2x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x2x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z3, Z3
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32     (CX), Z5
 	VPANDD        Z0, Z5, Z6
 	VPSRLW        $0x04, Z5, Z5
 	VPANDD        Z0, Z5, Z5
-	VPDPBUSD.BCST (R10), Z6, Z1
-	VPDPBUSD.BCST 640(R10), Z6, Z2
-	VPDPBUSD.BCST 1280(R10), Z6, Z3
-	VPDPBUSD.BCST 1920(R10), Z6, Z4
-	VPDPBUSD.BCST 4(R10), Z5, Z1
-	VPDPBUSD.BCST 644(R10), Z5, Z2
-	VPDPBUSD.BCST 1284(R10), Z5, Z3
-	VPDPBUSD.BCST 1924(R10), Z5, Z4
-	ADDQ          $0x08, R10
+	VPDPBUSD.BCST (DX), Z6, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z6, Z2
+	VPDPBUSD.BCST (DX)(BX*2), Z6, Z3
+	VPDPBUSD.BCST (R11), Z6, Z4
+	VPDPBUSD.BCST 4(DX), Z5, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z5, Z2
+	VPDPBUSD.BCST 4(DX)(BX*2), Z5, Z3
+	VPDPBUSD.BCST 4(R11), Z5, Z4
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R11
 	ADDQ          $0x00000040, CX
-	DECQ          R11
+	DECQ          R12
 	JNZ           step
+	MOVQ          R10, R12
+	SHLQ          $0x03, R12
+	SUBQ          R12, DX
+	SUBQ          R12, R11
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VCVTDQ2PS     Z1, Z1
-	VBROADCASTSS  (DI), Z5
+	VBROADCASTSS  (R8), Z5
 	VMULPS        Z5, Z1, Z1
-	VBROADCASTSS  (SI), Z5
+	VBROADCASTSS  (DI), Z5
 	VMULPS        (AX), Z5, Z5
 	VADDPS        Z1, Z5, Z1
 	VMOVUPS       Z1, (AX)
 	VPSLLD        $0x08, Z4, Z4
 	VPADDD        Z4, Z3, Z3
 	VCVTDQ2PS     Z3, Z3
-	VBROADCASTSS  4(DI), Z5
+	VBROADCASTSS  4(R8), Z5
 	VMULPS        Z5, Z3, Z3
-	VBROADCASTSS  4(SI), Z5
-	VMULPS        2560(AX), Z5, Z5
+	VBROADCASTSS  4(DI), Z5
+	VMULPS        128(AX), Z5, Z5
 	VADDPS        Z3, Z5, Z3
-	VMOVUPS       Z3, 2560(AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	VMOVUPS       Z3, 128(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value4x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x2x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x2x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x2x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step0:
 	VMOVDQU      (CX), Y4
 	VMOVDQU      32(CX), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4079,12 +4996,12 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4093,94 +5010,100 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (R8), Y4
 	VMULPS       Y4, Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       (AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	VMOVUPS      Y3, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x2x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x2x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x2x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z7, Z7
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z9
@@ -4191,101 +5114,107 @@ step:
 	VPANDD       Z0, Z11, Z12
 	VPSRLW       $0x04, Z11, Z11
 	VPANDD       Z0, Z11, Z11
-	VPBROADCASTD (R10), Z13
+	VPBROADCASTD (DX), Z13
 	VPDPBUSD     Z13, Z10, Z1
 	VPDPBUSD     Z13, Z12, Z3
-	VPBROADCASTD 640(R10), Z13
+	VPBROADCASTD (DX)(BX*1), Z13
 	VPDPBUSD     Z13, Z10, Z2
 	VPDPBUSD     Z13, Z12, Z4
-	VPBROADCASTD 1280(R10), Z13
+	VPBROADCASTD (DX)(BX*2), Z13
 	VPDPBUSD     Z13, Z10, Z5
 	VPDPBUSD     Z13, Z12, Z7
-	VPBROADCASTD 1920(R10), Z13
+	VPBROADCASTD (R11), Z13
 	VPDPBUSD     Z13, Z10, Z6
 	VPDPBUSD     Z13, Z12, Z8
-	VPBROADCASTD 4(R10), Z10
+	VPBROADCASTD 4(DX), Z10
 	VPDPBUSD     Z10, Z9, Z1
 	VPDPBUSD     Z10, Z11, Z3
-	VPBROADCASTD 644(R10), Z10
+	VPBROADCASTD 4(DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z9, Z2
 	VPDPBUSD     Z10, Z11, Z4
-	VPBROADCASTD 1284(R10), Z10
+	VPBROADCASTD 4(DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z9, Z5
 	VPDPBUSD     Z10, Z11, Z7
-	VPBROADCASTD 1924(R10), Z10
+	VPBROADCASTD 4(R11), Z10
 	VPDPBUSD     Z10, Z9, Z6
 	VPDPBUSD     Z10, Z11, Z8
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z9
+	VBROADCASTSS (R8), Z9
 	VMULPS       Z9, Z1, Z1
-	VBROADCASTSS (SI), Z9
+	VBROADCASTSS (DI), Z9
 	VMULPS       (AX), Z9, Z9
 	VADDPS       Z1, Z9, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z9
+	VBROADCASTSS (R8), Z9
 	VMULPS       Z9, Z3, Z3
-	VBROADCASTSS (SI), Z9
+	VBROADCASTSS (DI), Z9
 	VMULPS       64(AX), Z9, Z9
 	VADDPS       Z3, Z9, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(DI), Z9
+	VBROADCASTSS 4(R8), Z9
 	VMULPS       Z9, Z5, Z5
-	VBROADCASTSS 4(SI), Z9
-	VMULPS       2560(AX), Z9, Z9
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       128(AX), Z9, Z9
 	VADDPS       Z5, Z9, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMOVUPS      Z5, 128(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(DI), Z9
+	VBROADCASTSS 4(R8), Z9
 	VMULPS       Z9, Z7, Z7
-	VBROADCASTSS 4(SI), Z9
-	VMULPS       2624(AX), Z9, Z9
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       192(AX), Z9, Z9
 	VADDPS       Z7, Z9, Z7
-	VMOVUPS      Z7, 2624(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Z7, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x2x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -4293,12 +5222,12 @@ step0:
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4307,12 +5236,12 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4321,84 +5250,86 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (R8), Y4
 	VMULPS       Y4, Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       (AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y3, 160(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4407,12 +5338,12 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4421,94 +5352,100 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
+	VBROADCASTSS (R8), Y4
 	VMULPS       Y4, Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       64(AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2624(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Y3, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·score4x2x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score4x2x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      add+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      add+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z7, Z7
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z9
@@ -4519,97 +5456,103 @@ step:
 	VPANDD       Z0, Z11, Z12
 	VPSRLW       $0x04, Z11, Z11
 	VPANDD       Z0, Z11, Z11
-	VPBROADCASTD (R10), Z13
+	VPBROADCASTD (DX), Z13
 	VPDPBUSD     Z13, Z10, Z1
 	VPDPBUSD     Z13, Z12, Z3
-	VPBROADCASTD 640(R10), Z13
+	VPBROADCASTD (DX)(BX*1), Z13
 	VPDPBUSD     Z13, Z10, Z2
 	VPDPBUSD     Z13, Z12, Z4
-	VPBROADCASTD 1280(R10), Z13
+	VPBROADCASTD (DX)(BX*2), Z13
 	VPDPBUSD     Z13, Z10, Z5
 	VPDPBUSD     Z13, Z12, Z7
-	VPBROADCASTD 1920(R10), Z13
+	VPBROADCASTD (R11), Z13
 	VPDPBUSD     Z13, Z10, Z6
 	VPDPBUSD     Z13, Z12, Z8
-	VPBROADCASTD 4(R10), Z10
+	VPBROADCASTD 4(DX), Z10
 	VPDPBUSD     Z10, Z9, Z1
 	VPDPBUSD     Z10, Z11, Z3
-	VPBROADCASTD 644(R10), Z10
+	VPBROADCASTD 4(DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z9, Z2
 	VPDPBUSD     Z10, Z11, Z4
-	VPBROADCASTD 1284(R10), Z10
+	VPBROADCASTD 4(DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z9, Z5
 	VPDPBUSD     Z10, Z11, Z7
-	VPBROADCASTD 1924(R10), Z10
+	VPBROADCASTD 4(R11), Z10
 	VPDPBUSD     Z10, Z9, Z6
 	VPDPBUSD     Z10, Z11, Z8
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z9
-	VMULPS       Z9, Z1, Z1
 	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z1, Z1
+	VBROADCASTSS (R8), Z9
 	VADDPS       Z9, Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z9
-	VMULPS       Z9, Z3, Z3
 	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z3, Z3
+	VBROADCASTSS (R8), Z9
 	VADDPS       Z9, Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(SI), Z9
-	VMULPS       Z9, Z5, Z5
 	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z5, Z5
+	VBROADCASTSS 4(R8), Z9
 	VADDPS       Z9, Z5, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMOVUPS      Z5, 256(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(SI), Z9
-	VMULPS       Z9, Z7, Z7
 	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z7, Z7
+	VBROADCASTSS 4(R8), Z9
 	VADDPS       Z9, Z7, Z7
-	VMOVUPS      Z7, 2624(AX)
+	VMOVUPS      Z7, 320(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score4x2x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score4x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -4617,12 +5560,12 @@ step0:
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4631,12 +5574,12 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4645,80 +5588,82 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
-	VMULPS       Y4, Y0, Y0
 	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (R8), Y4
 	VADDPS       Y4, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4727,12 +5672,12 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4741,90 +5686,96 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
-	VMULPS       Y4, Y0, Y0
 	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y0, Y0
+	VBROADCASTSS (R8), Y4
 	VADDPS       Y4, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 352(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·scoreScaled4x2x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x2x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      scale+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 4(SI), Z7, Z7
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z9
@@ -4835,94 +5786,100 @@ step:
 	VPANDD       Z0, Z11, Z12
 	VPSRLW       $0x04, Z11, Z11
 	VPANDD       Z0, Z11, Z11
-	VPBROADCASTD (R10), Z13
+	VPBROADCASTD (DX), Z13
 	VPDPBUSD     Z13, Z10, Z1
 	VPDPBUSD     Z13, Z12, Z3
-	VPBROADCASTD 640(R10), Z13
+	VPBROADCASTD (DX)(BX*1), Z13
 	VPDPBUSD     Z13, Z10, Z2
 	VPDPBUSD     Z13, Z12, Z4
-	VPBROADCASTD 1280(R10), Z13
+	VPBROADCASTD (DX)(BX*2), Z13
 	VPDPBUSD     Z13, Z10, Z5
 	VPDPBUSD     Z13, Z12, Z7
-	VPBROADCASTD 1920(R10), Z13
+	VPBROADCASTD (R11), Z13
 	VPDPBUSD     Z13, Z10, Z6
 	VPDPBUSD     Z13, Z12, Z8
-	VPBROADCASTD 4(R10), Z10
+	VPBROADCASTD 4(DX), Z10
 	VPDPBUSD     Z10, Z9, Z1
 	VPDPBUSD     Z10, Z11, Z3
-	VPBROADCASTD 644(R10), Z10
+	VPBROADCASTD 4(DX)(BX*1), Z10
 	VPDPBUSD     Z10, Z9, Z2
 	VPDPBUSD     Z10, Z11, Z4
-	VPBROADCASTD 1284(R10), Z10
+	VPBROADCASTD 4(DX)(BX*2), Z10
 	VPDPBUSD     Z10, Z9, Z5
 	VPDPBUSD     Z10, Z11, Z7
-	VPBROADCASTD 1924(R10), Z10
+	VPBROADCASTD 4(R11), Z10
 	VPDPBUSD     Z10, Z9, Z6
 	VPDPBUSD     Z10, Z11, Z8
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z9
+	VBROADCASTSS (DI), Z9
 	VMULPS       Z9, Z1, Z1
-	VMULPS       (DI), Z1, Z1
+	VMULPS       (R8), Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z9
+	VBROADCASTSS (DI), Z9
 	VMULPS       Z9, Z3, Z3
-	VMULPS       64(DI), Z3, Z3
+	VMULPS       64(R8), Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(SI), Z9
+	VBROADCASTSS 4(DI), Z9
 	VMULPS       Z9, Z5, Z5
-	VMULPS       (DI), Z5, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMULPS       (R8), Z5, Z5
+	VMOVUPS      Z5, 256(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(SI), Z9
+	VBROADCASTSS 4(DI), Z9
 	VMULPS       Z9, Z7, Z7
-	VMULPS       64(DI), Z7, Z7
-	VMOVUPS      Z7, 2624(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       64(R8), Z7, Z7
+	VMOVUPS      Z7, 320(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled4x2x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -4930,12 +5887,12 @@ step0:
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4944,12 +5901,12 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -4958,76 +5915,78 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       Y4, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       (DI), Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMULPS       (R8), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       32(DI), Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VPBROADCASTD (BX), Y2
+	VMULPS       32(R8), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
 	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (R10), Y8
+	VPBROADCASTD (DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1280(R10), Y8
+	VPBROADCASTD (DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -5036,12 +5995,12 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x08, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
@@ -5050,806 +6009,1205 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
 	VPSRLW       $0x04, Y5, Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(R10), Y8
+	VPBROADCASTD 8(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1288(R10), Y8
+	VPBROADCASTD 8(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y3, Y3
 	VPSRLW       $0x0c, Y4, Y4
 	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(R10), Y6
+	VPBROADCASTD 12(DX), Y6
 	VPMADDWD     Y6, Y4, Y7
 	VPADDD       Y7, Y0, Y0
 	VPMADDWD     Y6, Y5, Y6
 	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 1292(R10), Y6
+	VPBROADCASTD 12(DX)(BX*1), Y6
 	VPMADDWD     Y6, Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPMADDWD     Y6, Y5, Y4
 	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (DI), Y4
 	VMULPS       Y4, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       64(DI), Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMULPS       64(R8), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       96(DI), Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       96(R8), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF32x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·scoreF32x2x2AVX512(SB), NOSPLIT, $0-40
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+// func scoreHalf4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalf4x2x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
+	MOVQ        R10, R12
 
-step0:
-	VMOVUPS      (CX), Z4
-	VMOVUPS      64(CX), Z5
-	VBROADCASTSS (DI), Z6
-	VMULPS       Z6, Z4, Z7
-	VADDPS       Z7, Z0, Z0
-	VMULPS       Z6, Z5, Z6
-	VADDPS       Z6, Z1, Z1
-	VBROADCASTSS 2560(DI), Z6
-	VMULPS       Z6, Z4, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       Z6, Z5, Z4
-	VADDPS       Z4, Z3, Z3
-	ADDQ         $0x04, DI
+step:
+	VMOVDQU32    (CX), Z9
+	VPANDD       Z0, Z9, Z10
+	VPSRLW       $0x04, Z9, Z9
+	VPANDD       Z0, Z9, Z9
+	VMOVDQU32    64(CX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSRLW       $0x04, Z11, Z11
+	VPANDD       Z0, Z11, Z11
+	VPBROADCASTD (DX), Z13
+	VPDPBUSD     Z13, Z10, Z1
+	VPDPBUSD     Z13, Z12, Z3
+	VPBROADCASTD (DX)(BX*1), Z13
+	VPDPBUSD     Z13, Z10, Z2
+	VPDPBUSD     Z13, Z12, Z4
+	VPBROADCASTD (DX)(BX*2), Z13
+	VPDPBUSD     Z13, Z10, Z5
+	VPDPBUSD     Z13, Z12, Z7
+	VPBROADCASTD (R11), Z13
+	VPDPBUSD     Z13, Z10, Z6
+	VPDPBUSD     Z13, Z12, Z8
+	VPBROADCASTD 4(DX), Z10
+	VPDPBUSD     Z10, Z9, Z1
+	VPDPBUSD     Z10, Z11, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z9, Z2
+	VPDPBUSD     Z10, Z11, Z4
+	VPBROADCASTD 4(DX)(BX*2), Z10
+	VPDPBUSD     Z10, Z9, Z5
+	VPDPBUSD     Z10, Z11, Z7
+	VPBROADCASTD 4(R11), Z10
+	VPDPBUSD     Z10, Z9, Z6
+	VPDPBUSD     Z10, Z11, Z8
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R8
-	JNZ          step0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z9
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z10
+	VMULPS       Z10, Z1, Z1
+	VMULPS       Z9, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z9
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z10
+	VMULPS       Z10, Z3, Z3
+	VMULPS       Z9, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTPH2PS    (R8), Z9
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       Z10, Z5, Z5
+	VMULPS       Z9, Z5, Z5
+	VMOVUPS      Z5, 256(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTPH2PS    32(R8), Z9
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       Z10, Z7, Z7
+	VMULPS       Z9, Z7, Z7
+	VMOVUPS      Z7, 320(AX)
+	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
-	DECQ         BX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func scoreHalf4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf4x2x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x2x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·scoreF32x2x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
 	MOVQ blocks+32(FP), SI
 	MOVQ steps+40(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DI, R8
+
+step0:
+	VMOVUPS      (CX), Z4
+	VMOVUPS      64(CX), Z5
+	VBROADCASTSS (DX), Z6
+	VMULPS       Z6, Z4, Z7
+	VADDPS       Z7, Z0, Z0
+	VMULPS       Z6, Z5, Z6
+	VADDPS       Z6, Z1, Z1
+	VBROADCASTSS (DX)(BX*1), Z6
+	VMULPS       Z6, Z4, Z4
+	VADDPS       Z4, Z2, Z2
+	VMULPS       Z6, Z5, Z4
+	VADDPS       Z4, Z3, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF32x2x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   R8, R9
 
 step0:
 	VMOVUPS      (CX), Z2
-	VBROADCASTSS (R8), Z3
+	VBROADCASTSS (DX), Z3
 	VMULPS       Z3, Z2, Z3
 	VADDPS       Z3, Z0, Z0
-	VBROADCASTSS 2560(R8), Z3
+	VBROADCASTSS (DX)(BX*1), Z3
 	VMULPS       Z3, Z2, Z2
 	VADDPS       Z2, Z1, Z1
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Z2
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z2
 	VMULPS       (AX), Z2, Z2
 	VADDPS       Z0, Z2, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS 4(BX), Z2
-	VMULPS       2560(AX), Z2, Z2
+	VBROADCASTSS 4(SI), Z2
+	VMULPS       128(AX), Z2, Z2
 	VADDPS       Z1, Z2, Z1
-	VMOVUPS      Z1, 2560(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
+	VMOVUPS      Z1, 128(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x2x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF32x2x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R8, R9
 
 step0:
 	VMOVUPS      (CX), Z4
 	VMOVUPS      64(CX), Z5
-	VBROADCASTSS (R8), Z6
+	VBROADCASTSS (DX), Z6
 	VMULPS       Z6, Z4, Z7
 	VADDPS       Z7, Z0, Z0
 	VMULPS       Z6, Z5, Z6
 	VADDPS       Z6, Z1, Z1
-	VBROADCASTSS 2560(R8), Z6
+	VBROADCASTSS (DX)(BX*1), Z6
 	VMULPS       Z6, Z4, Z4
 	VADDPS       Z4, Z2, Z2
 	VMULPS       Z6, Z5, Z4
 	VADDPS       Z4, Z3, Z3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Z4
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z4
 	VMULPS       (AX), Z4, Z4
 	VADDPS       Z0, Z4, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS (BX), Z4
+	VBROADCASTSS (SI), Z4
 	VMULPS       64(AX), Z4, Z4
 	VADDPS       Z1, Z4, Z1
 	VMOVUPS      Z1, 64(AX)
-	VBROADCASTSS 4(BX), Z4
-	VMULPS       2560(AX), Z4, Z4
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       128(AX), Z4, Z4
 	VADDPS       Z2, Z4, Z2
-	VMOVUPS      Z2, 2560(AX)
-	VBROADCASTSS 4(BX), Z4
-	VMULPS       2624(AX), Z4, Z4
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       192(AX), Z4, Z4
 	VADDPS       Z3, Z4, Z3
-	VMOVUPS      Z3, 2624(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Z3, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·scoreF16x2x2AVX512(SB), NOSPLIT, $0-40
+TEXT ·scoreF16x2x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	MOVQ   DI, R8
 
 step0:
 	VCVTPH2PS    (CX), Z4
 	VCVTPH2PS    32(CX), Z5
-	VBROADCASTSS (DI), Z6
+	VBROADCASTSS (DX), Z6
 	VFMADD231PS  Z6, Z4, Z0
 	VFMADD231PS  Z6, Z5, Z1
-	VBROADCASTSS 2560(DI), Z6
+	VBROADCASTSS (DX)(BX*1), Z6
 	VFMADD231PS  Z6, Z4, Z2
 	VFMADD231PS  Z6, Z5, Z3
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF16x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·valueF16x2x1AVX512(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R8
-	MOVQ   DI, R9
-
-step0:
-	VCVTPH2PS    (CX), Z2
-	VBROADCASTSS (R8), Z3
-	VFMADD231PS  Z3, Z2, Z0
-	VBROADCASTSS 2560(R8), Z3
-	VFMADD231PS  Z3, Z2, Z1
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000020, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Z2
-	VMULPS       (AX), Z2, Z2
-	VADDPS       Z0, Z2, Z0
-	VMOVUPS      Z0, (AX)
-	VBROADCASTSS 4(BX), Z2
-	VMULPS       2560(AX), Z2, Z2
-	VADDPS       Z1, Z2, Z1
-	VMOVUPS      Z1, 2560(AX)
-	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF16x2x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF16x2x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   R8, R9
+
+step0:
+	VCVTPH2PS    (CX), Z2
+	VBROADCASTSS (DX), Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VBROADCASTSS (DX)(BX*1), Z3
+	VFMADD231PS  Z3, Z2, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z2
+	VMULPS       128(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 128(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x2x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R8, R9
 
 step0:
 	VCVTPH2PS    (CX), Z4
 	VCVTPH2PS    32(CX), Z5
-	VBROADCASTSS (R8), Z6
+	VBROADCASTSS (DX), Z6
 	VFMADD231PS  Z6, Z4, Z0
 	VFMADD231PS  Z6, Z5, Z1
-	VBROADCASTSS 2560(R8), Z6
+	VBROADCASTSS (DX)(BX*1), Z6
 	VFMADD231PS  Z6, Z4, Z2
 	VFMADD231PS  Z6, Z5, Z3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Z4
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z4
 	VMULPS       (AX), Z4, Z4
 	VADDPS       Z0, Z4, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS (BX), Z4
+	VBROADCASTSS (SI), Z4
 	VMULPS       64(AX), Z4, Z4
 	VADDPS       Z1, Z4, Z1
 	VMOVUPS      Z1, 64(AX)
-	VBROADCASTSS 4(BX), Z4
-	VMULPS       2560(AX), Z4, Z4
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       128(AX), Z4, Z4
 	VADDPS       Z2, Z4, Z2
-	VMOVUPS      Z2, 2560(AX)
-	VBROADCASTSS 4(BX), Z4
-	VMULPS       2624(AX), Z4, Z4
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       192(AX), Z4, Z4
 	VADDPS       Z3, Z4, Z3
-	VMOVUPS      Z3, 2624(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Z3, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreF32x2x2AVX2(SB), NOSPLIT, $0-40
+TEXT ·scoreF32x2x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
 	VPXOR Y3, Y3, Y3
-	MOVQ  DX, DI
-	MOVQ  SI, R8
+	MOVQ  DI, R8
 	MOVQ  CX, R9
 
 step0:
 	VMOVUPS      (R9), Y4
 	VMOVUPS      32(R9), Y5
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (DX), Y6
 	VMULPS       Y6, Y4, Y7
 	VADDPS       Y7, Y0, Y0
 	VMULPS       Y6, Y5, Y6
 	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(DI), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VMULPS       Y6, Y4, Y4
 	VADDPS       Y4, Y2, Y2
 	VMULPS       Y6, Y5, Y4
 	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, R9
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
-	MOVQ         DX, DI
-	MOVQ         SI, R8
+	MOVQ         DI, R8
 
 step1:
 	VMOVUPS      64(CX), Y4
 	VMOVUPS      96(CX), Y5
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (DX), Y6
 	VMULPS       Y6, Y4, Y7
 	VADDPS       Y7, Y0, Y0
 	VMULPS       Y6, Y5, Y6
 	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(DI), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VMULPS       Y6, Y4, Y4
 	VADDPS       Y4, Y2, Y2
 	VMULPS       Y6, Y5, Y4
 	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R8
 	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF32x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·valueF32x2x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VMOVUPS      (CX), Y4
-	VMOVUPS      32(CX), Y5
-	VBROADCASTSS (R8), Y6
-	VMULPS       Y6, Y4, Y7
-	VADDPS       Y7, Y0, Y0
-	VMULPS       Y6, Y5, Y6
-	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(R8), Y6
-	VMULPS       Y6, Y4, Y4
-	VADDPS       Y4, Y2, Y2
-	VMULPS       Y6, Y5, Y4
-	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y4
-	VMULPS       (AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·valueF32x2x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·valueF32x2x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
 	VPXOR Y3, Y3, Y3
-	MOVQ  DX, R8
-	MOVQ  DI, R9
+	MOVQ  R8, R9
+
+step0:
+	VMOVUPS      (CX), Y4
+	VMOVUPS      32(CX), Y5
+	VBROADCASTSS (DX), Y6
+	VMULPS       Y6, Y4, Y7
+	VADDPS       Y7, Y0, Y0
+	VMULPS       Y6, Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VMULPS       Y6, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x2x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  R8, R9
 	MOVQ  CX, R10
 
 step0:
 	VMOVUPS      (R10), Y4
 	VMOVUPS      32(R10), Y5
-	VBROADCASTSS (R8), Y6
+	VBROADCASTSS (DX), Y6
 	VMULPS       Y6, Y4, Y7
 	VADDPS       Y7, Y0, Y0
 	VMULPS       Y6, Y5, Y6
 	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(R8), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VMULPS       Y6, Y4, Y4
 	VADDPS       Y4, Y2, Y2
 	VMULPS       Y6, Y5, Y4
 	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, R10
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Y4
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
 	VMULPS       (AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VMOVUPS      64(CX), Y4
 	VMOVUPS      96(CX), Y5
-	VBROADCASTSS (R8), Y6
+	VBROADCASTSS (DX), Y6
 	VMULPS       Y6, Y4, Y7
 	VADDPS       Y7, Y0, Y0
 	VMULPS       Y6, Y5, Y6
 	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS 2560(R8), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VMULPS       Y6, Y4, Y4
 	VADDPS       Y4, Y2, Y2
 	VMULPS       Y6, Y5, Y4
 	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step1
-	VBROADCASTSS (BX), Y4
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
 	VMULPS       64(AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2624(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       192(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Y3, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x2x2AVX2(SB), NOSPLIT, $0-40
+TEXT ·scoreF16x2x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
 	VPXOR Y3, Y3, Y3
-	MOVQ  DX, DI
-	MOVQ  SI, R8
+	MOVQ  DI, R8
 	MOVQ  CX, R9
 
 step0:
 	VCVTPH2PS    (R9), Y4
 	VCVTPH2PS    16(R9), Y5
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(DI), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R9
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
-	MOVQ         DX, DI
-	MOVQ         SI, R8
+	MOVQ         DI, R8
 
 step1:
 	VCVTPH2PS    32(CX), Y4
 	VCVTPH2PS    48(CX), Y5
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(DI), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
 	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF16x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x2x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VCVTPH2PS    (CX), Y4
-	VCVTPH2PS    16(CX), Y5
-	VBROADCASTSS (R8), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(R8), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000020, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y4
-	VMULPS       (AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x2x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·valueF16x2x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
 	VPXOR Y3, Y3, Y3
-	MOVQ  DX, R8
-	MOVQ  DI, R9
+	MOVQ  R8, R9
+
+step0:
+	VCVTPH2PS    (CX), Y4
+	VCVTPH2PS    16(CX), Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x2x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  R8, R9
 	MOVQ  CX, R10
 
 step0:
 	VCVTPH2PS    (R10), Y4
 	VCVTPH2PS    16(R10), Y5
-	VBROADCASTSS (R8), Y6
+	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(R8), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R10
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Y4
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
 	VMULPS       (AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VCVTPH2PS    32(CX), Y4
 	VCVTPH2PS    48(CX), Y5
-	VBROADCASTSS (R8), Y6
+	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS 2560(R8), Y6
+	VBROADCASTSS (DX)(BX*1), Y6
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step1
-	VBROADCASTSS (BX), Y4
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
 	VMULPS       64(AX), Y4, Y4
 	VADDPS       Y0, Y4, Y0
 	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2624(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       192(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Y3, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x3x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x3x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x3x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST 4(BX), Z2, Z2
+	VPSUBD.BCST 4(SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 8(BX), Z4, Z4
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 8(SI), Z4, Z4
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32     (CX), Z6
-	VPDPBUSD.BCST (R8), Z6, Z0
-	VPDPBUSD.BCST 640(R8), Z6, Z1
-	VPDPBUSD.BCST 1280(R8), Z6, Z2
-	VPDPBUSD.BCST 1920(R8), Z6, Z3
-	VPDPBUSD.BCST 2560(R8), Z6, Z4
-	VPDPBUSD.BCST 3200(R8), Z6, Z5
-	ADDQ          $0x04, R8
+	VPDPBUSD.BCST (DX), Z6, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z6, Z1
+	VPDPBUSD.BCST (DX)(BX*2), Z6, Z2
+	VPDPBUSD.BCST (R9), Z6, Z3
+	VPDPBUSD.BCST (R9)(BX*1), Z6, Z4
+	VPDPBUSD.BCST (R9)(BX*2), Z6, Z5
+	ADDQ          $0x04, DX
+	ADDQ          $0x04, R9
 	ADDQ          $0x00000040, CX
-	DECQ          R9
+	DECQ          R10
 	JNZ           step
+	MOVQ          R8, R10
+	SHLQ          $0x02, R10
+	SUBQ          R10, DX
+	SUBQ          R10, R9
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VMOVUPS       Z0, (AX)
@@ -5860,81 +7218,85 @@ step:
 	VPADDD        Z5, Z4, Z4
 	VMOVUPS       Z4, 128(AX)
 	ADDQ          $0x000000c0, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func tile8x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x3x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x3x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x3x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step0:
 	VMOVDQU      (CX), Y6
 	VMOVDQU      32(CX), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R8), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R8), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R8), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R8), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R8), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R8), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 64(AX)
@@ -5942,68 +7304,76 @@ step0:
 	VMOVUPS      Y4, 128(AX)
 	VMOVUPS      Y5, 160(AX)
 	ADDQ         $0x000000c0, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x3x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x3x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x3x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x3x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 8(SI), Z10, Z10
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32    (CX), Z12
 	VMOVDQU32    64(CX), Z13
-	VPBROADCASTD (R8), Z14
+	VPBROADCASTD (DX), Z14
 	VPDPBUSD     Z14, Z12, Z0
 	VPDPBUSD     Z14, Z13, Z2
-	VPBROADCASTD 640(R8), Z14
+	VPBROADCASTD (DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z1
 	VPDPBUSD     Z14, Z13, Z3
-	VPBROADCASTD 1280(R8), Z14
+	VPBROADCASTD (DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z4
 	VPDPBUSD     Z14, Z13, Z6
-	VPBROADCASTD 1920(R8), Z14
+	VPBROADCASTD (R9), Z14
 	VPDPBUSD     Z14, Z12, Z5
 	VPDPBUSD     Z14, Z13, Z7
-	VPBROADCASTD 2560(R8), Z14
+	VPBROADCASTD (R9)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z8
 	VPDPBUSD     Z14, Z13, Z10
-	VPBROADCASTD 3200(R8), Z14
+	VPBROADCASTD (R9)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z9
 	VPDPBUSD     Z14, Z13, Z11
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R9
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step
+	MOVQ         R8, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VMOVUPS      Z0, (AX)
@@ -6023,39 +7393,40 @@ step:
 	VPADDD       Z11, Z10, Z10
 	VMOVUPS      Z10, 320(AX)
 	ADDQ         $0x00000180, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x3x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x3x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 	MOVQ         CX, R10
 
 step0:
@@ -6063,107 +7434,112 @@ step0:
 	VMOVDQU      32(R10), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R8), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R8), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R8), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R8), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R8), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R8), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R10
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 128(AX)
 	VMOVUPS      Y3, 160(AX)
 	VMOVUPS      Y4, 256(AX)
 	VMOVUPS      Y5, 288(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R8), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R8), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R8), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R8), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R8), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R8), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	VMOVUPS      Y2, 192(AX)
@@ -6171,350 +7547,371 @@ step1:
 	VMOVUPS      Y4, 320(AX)
 	VMOVUPS      Y5, 352(AX)
 	ADDQ         $0x00000180, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x3x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x3x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x3x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST 4(BX), Z2, Z2
+	VPSUBD.BCST 4(SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 8(BX), Z4, Z4
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z4, Z4
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32     (CX), Z6
-	VPDPBUSD.BCST (R10), Z6, Z0
-	VPDPBUSD.BCST 640(R10), Z6, Z1
-	VPDPBUSD.BCST 1280(R10), Z6, Z2
-	VPDPBUSD.BCST 1920(R10), Z6, Z3
-	VPDPBUSD.BCST 2560(R10), Z6, Z4
-	VPDPBUSD.BCST 3200(R10), Z6, Z5
-	ADDQ          $0x04, R10
+	VPDPBUSD.BCST (DX), Z6, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z6, Z1
+	VPDPBUSD.BCST (DX)(BX*2), Z6, Z2
+	VPDPBUSD.BCST (R11), Z6, Z3
+	VPDPBUSD.BCST (R11)(BX*1), Z6, Z4
+	VPDPBUSD.BCST (R11)(BX*2), Z6, Z5
+	ADDQ          $0x04, DX
+	ADDQ          $0x04, R11
 	ADDQ          $0x00000040, CX
-	DECQ          R11
+	DECQ          R12
 	JNZ           step
+	MOVQ          R10, R12
+	SHLQ          $0x02, R12
+	SUBQ          R12, DX
+	SUBQ          R12, R11
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VCVTDQ2PS     Z0, Z0
-	VBROADCASTSS  (DI), Z6
+	VBROADCASTSS  (R8), Z6
 	VMULPS        Z6, Z0, Z0
-	VBROADCASTSS  (SI), Z6
+	VBROADCASTSS  (DI), Z6
 	VMULPS        (AX), Z6, Z6
 	VADDPS        Z0, Z6, Z0
 	VMOVUPS       Z0, (AX)
 	VPSLLD        $0x08, Z3, Z3
 	VPADDD        Z3, Z2, Z2
 	VCVTDQ2PS     Z2, Z2
-	VBROADCASTSS  4(DI), Z6
+	VBROADCASTSS  4(R8), Z6
 	VMULPS        Z6, Z2, Z2
-	VBROADCASTSS  4(SI), Z6
-	VMULPS        2560(AX), Z6, Z6
+	VBROADCASTSS  4(DI), Z6
+	VMULPS        128(AX), Z6, Z6
 	VADDPS        Z2, Z6, Z2
-	VMOVUPS       Z2, 2560(AX)
+	VMOVUPS       Z2, 128(AX)
 	VPSLLD        $0x08, Z5, Z5
 	VPADDD        Z5, Z4, Z4
 	VCVTDQ2PS     Z4, Z4
-	VBROADCASTSS  8(DI), Z6
+	VBROADCASTSS  8(R8), Z6
 	VMULPS        Z6, Z4, Z4
-	VBROADCASTSS  8(SI), Z6
-	VMULPS        5120(AX), Z6, Z6
+	VBROADCASTSS  8(DI), Z6
+	VMULPS        256(AX), Z6, Z6
 	VADDPS        Z4, Z6, Z4
-	VMOVUPS       Z4, 5120(AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	VMOVUPS       Z4, 256(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value8x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x3x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x3x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x3x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step0:
 	VMOVDQU      (CX), Y6
 	VMOVDQU      32(CX), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (R8), Y6
 	VMULPS       Y6, Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       (AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	VMOVUPS      Y5, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x3x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x3x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x3x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z10, Z10
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z12
 	VMOVDQU32    64(CX), Z13
-	VPBROADCASTD (R10), Z14
+	VPBROADCASTD (DX), Z14
 	VPDPBUSD     Z14, Z12, Z0
 	VPDPBUSD     Z14, Z13, Z2
-	VPBROADCASTD 640(R10), Z14
+	VPBROADCASTD (DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z1
 	VPDPBUSD     Z14, Z13, Z3
-	VPBROADCASTD 1280(R10), Z14
+	VPBROADCASTD (DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z4
 	VPDPBUSD     Z14, Z13, Z6
-	VPBROADCASTD 1920(R10), Z14
+	VPBROADCASTD (R11), Z14
 	VPDPBUSD     Z14, Z12, Z5
 	VPDPBUSD     Z14, Z13, Z7
-	VPBROADCASTD 2560(R10), Z14
+	VPBROADCASTD (R11)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z8
 	VPDPBUSD     Z14, Z13, Z10
-	VPBROADCASTD 3200(R10), Z14
+	VPBROADCASTD (R11)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z9
 	VPDPBUSD     Z14, Z13, Z11
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z12
+	VBROADCASTSS (R8), Z12
 	VMULPS       Z12, Z0, Z0
-	VBROADCASTSS (SI), Z12
+	VBROADCASTSS (DI), Z12
 	VMULPS       (AX), Z12, Z12
 	VADDPS       Z0, Z12, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z12
+	VBROADCASTSS (R8), Z12
 	VMULPS       Z12, Z2, Z2
-	VBROADCASTSS (SI), Z12
+	VBROADCASTSS (DI), Z12
 	VMULPS       64(AX), Z12, Z12
 	VADDPS       Z2, Z12, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(DI), Z12
+	VBROADCASTSS 4(R8), Z12
 	VMULPS       Z12, Z4, Z4
-	VBROADCASTSS 4(SI), Z12
-	VMULPS       2560(AX), Z12, Z12
+	VBROADCASTSS 4(DI), Z12
+	VMULPS       128(AX), Z12, Z12
 	VADDPS       Z4, Z12, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMOVUPS      Z4, 128(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(DI), Z12
+	VBROADCASTSS 4(R8), Z12
 	VMULPS       Z12, Z6, Z6
-	VBROADCASTSS 4(SI), Z12
-	VMULPS       2624(AX), Z12, Z12
+	VBROADCASTSS 4(DI), Z12
+	VMULPS       192(AX), Z12, Z12
 	VADDPS       Z6, Z12, Z6
-	VMOVUPS      Z6, 2624(AX)
+	VMOVUPS      Z6, 192(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
 	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(DI), Z12
+	VBROADCASTSS 8(R8), Z12
 	VMULPS       Z12, Z8, Z8
-	VBROADCASTSS 8(SI), Z12
-	VMULPS       5120(AX), Z12, Z12
+	VBROADCASTSS 8(DI), Z12
+	VMULPS       256(AX), Z12, Z12
 	VADDPS       Z8, Z12, Z8
-	VMOVUPS      Z8, 5120(AX)
+	VMOVUPS      Z8, 256(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
 	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(DI), Z12
+	VBROADCASTSS 8(R8), Z12
 	VMULPS       Z12, Z10, Z10
-	VBROADCASTSS 8(SI), Z12
-	VMULPS       5184(AX), Z12, Z12
+	VBROADCASTSS 8(DI), Z12
+	VMULPS       320(AX), Z12, Z12
 	VADDPS       Z10, Z12, Z10
-	VMOVUPS      Z10, 5184(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Z10, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x3x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -6522,334 +7919,348 @@ step0:
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (R8), Y6
 	VMULPS       Y6, Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       (AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y5, 288(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (R8), Y6
 	VMULPS       Y6, Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       64(AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2624(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 224(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5184(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       320(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 320(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5216(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Y5, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·score8x3x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score8x3x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z10, Z10
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z12
 	VMOVDQU32    64(CX), Z13
-	VPBROADCASTD (R10), Z14
+	VPBROADCASTD (DX), Z14
 	VPDPBUSD     Z14, Z12, Z0
 	VPDPBUSD     Z14, Z13, Z2
-	VPBROADCASTD 640(R10), Z14
+	VPBROADCASTD (DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z1
 	VPDPBUSD     Z14, Z13, Z3
-	VPBROADCASTD 1280(R10), Z14
+	VPBROADCASTD (DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z4
 	VPDPBUSD     Z14, Z13, Z6
-	VPBROADCASTD 1920(R10), Z14
+	VPBROADCASTD (R11), Z14
 	VPDPBUSD     Z14, Z12, Z5
 	VPDPBUSD     Z14, Z13, Z7
-	VPBROADCASTD 2560(R10), Z14
+	VPBROADCASTD (R11)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z8
 	VPDPBUSD     Z14, Z13, Z10
-	VPBROADCASTD 3200(R10), Z14
+	VPBROADCASTD (R11)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z9
 	VPDPBUSD     Z14, Z13, Z11
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z12
-	VMULPS       Z12, Z0, Z0
 	VBROADCASTSS (DI), Z12
+	VMULPS       Z12, Z0, Z0
+	VBROADCASTSS (R8), Z12
 	VADDPS       Z12, Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z12
-	VMULPS       Z12, Z2, Z2
 	VBROADCASTSS (DI), Z12
+	VMULPS       Z12, Z2, Z2
+	VBROADCASTSS (R8), Z12
 	VADDPS       Z12, Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(SI), Z12
-	VMULPS       Z12, Z4, Z4
 	VBROADCASTSS 4(DI), Z12
+	VMULPS       Z12, Z4, Z4
+	VBROADCASTSS 4(R8), Z12
 	VADDPS       Z12, Z4, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMOVUPS      Z4, 256(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(SI), Z12
-	VMULPS       Z12, Z6, Z6
 	VBROADCASTSS 4(DI), Z12
+	VMULPS       Z12, Z6, Z6
+	VBROADCASTSS 4(R8), Z12
 	VADDPS       Z12, Z6, Z6
-	VMOVUPS      Z6, 2624(AX)
+	VMOVUPS      Z6, 320(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
 	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(SI), Z12
-	VMULPS       Z12, Z8, Z8
 	VBROADCASTSS 8(DI), Z12
+	VMULPS       Z12, Z8, Z8
+	VBROADCASTSS 8(R8), Z12
 	VADDPS       Z12, Z8, Z8
-	VMOVUPS      Z8, 5120(AX)
+	VMOVUPS      Z8, 512(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
 	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(SI), Z12
-	VMULPS       Z12, Z10, Z10
 	VBROADCASTSS 8(DI), Z12
+	VMULPS       Z12, Z10, Z10
+	VBROADCASTSS 8(R8), Z12
 	VADDPS       Z12, Z10, Z10
-	VMOVUPS      Z10, 5184(AX)
+	VMOVUPS      Z10, 576(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score8x3x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score8x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -6857,317 +8268,331 @@ step0:
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
-	VMULPS       Y6, Y0, Y0
 	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (R8), Y6
 	VADDPS       Y6, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
-	VMULPS       Y6, Y0, Y0
 	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (R8), Y6
 	VADDPS       Y6, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y5, 608(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·scoreScaled8x3x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x3x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z10, Z10
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z12
 	VMOVDQU32    64(CX), Z13
-	VPBROADCASTD (R10), Z14
+	VPBROADCASTD (DX), Z14
 	VPDPBUSD     Z14, Z12, Z0
 	VPDPBUSD     Z14, Z13, Z2
-	VPBROADCASTD 640(R10), Z14
+	VPBROADCASTD (DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z1
 	VPDPBUSD     Z14, Z13, Z3
-	VPBROADCASTD 1280(R10), Z14
+	VPBROADCASTD (DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z4
 	VPDPBUSD     Z14, Z13, Z6
-	VPBROADCASTD 1920(R10), Z14
+	VPBROADCASTD (R11), Z14
 	VPDPBUSD     Z14, Z12, Z5
 	VPDPBUSD     Z14, Z13, Z7
-	VPBROADCASTD 2560(R10), Z14
+	VPBROADCASTD (R11)(BX*1), Z14
 	VPDPBUSD     Z14, Z12, Z8
 	VPDPBUSD     Z14, Z13, Z10
-	VPBROADCASTD 3200(R10), Z14
+	VPBROADCASTD (R11)(BX*2), Z14
 	VPDPBUSD     Z14, Z12, Z9
 	VPDPBUSD     Z14, Z13, Z11
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z12
+	VBROADCASTSS (DI), Z12
 	VMULPS       Z12, Z0, Z0
-	VMULPS       (DI), Z0, Z0
+	VMULPS       (R8), Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z12
+	VBROADCASTSS (DI), Z12
 	VMULPS       Z12, Z2, Z2
-	VMULPS       64(DI), Z2, Z2
+	VMULPS       64(R8), Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(SI), Z12
+	VBROADCASTSS 4(DI), Z12
 	VMULPS       Z12, Z4, Z4
-	VMULPS       (DI), Z4, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMULPS       (R8), Z4, Z4
+	VMOVUPS      Z4, 256(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(SI), Z12
+	VBROADCASTSS 4(DI), Z12
 	VMULPS       Z12, Z6, Z6
-	VMULPS       64(DI), Z6, Z6
-	VMOVUPS      Z6, 2624(AX)
+	VMULPS       64(R8), Z6, Z6
+	VMOVUPS      Z6, 320(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
 	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(SI), Z12
+	VBROADCASTSS 8(DI), Z12
 	VMULPS       Z12, Z8, Z8
-	VMULPS       (DI), Z8, Z8
-	VMOVUPS      Z8, 5120(AX)
+	VMULPS       (R8), Z8, Z8
+	VMOVUPS      Z8, 512(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
 	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(SI), Z12
+	VBROADCASTSS 8(DI), Z12
 	VMULPS       Z12, Z10, Z10
-	VMULPS       64(DI), Z10, Z10
-	VMOVUPS      Z10, 5184(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       64(R8), Z10, Z10
+	VMOVUPS      Z10, 576(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled8x3x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -7175,213 +8600,565 @@ step0:
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       Y6, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       (DI), Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMULPS       (R8), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       32(DI), Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMULPS       32(R8), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       (DI), Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMULPS       (R8), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       32(DI), Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VPBROADCASTD (BX), Y2
+	VMULPS       32(R8), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
 	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x08, Y6, Y6
 	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(R10), Y8
+	VPBROADCASTD 4(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1284(R10), Y8
+	VPBROADCASTD 4(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2564(R10), Y8
+	VPBROADCASTD 4(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       Y6, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       64(DI), Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMULPS       64(R8), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       96(DI), Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMULPS       96(R8), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       64(DI), Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMULPS       64(R8), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       96(DI), Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       96(R8), Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func scoreHalf8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalf8x3x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z12
+	VMOVDQU32    64(CX), Z13
+	VPBROADCASTD (DX), Z14
+	VPDPBUSD     Z14, Z12, Z0
+	VPDPBUSD     Z14, Z13, Z2
+	VPBROADCASTD (DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z12, Z1
+	VPDPBUSD     Z14, Z13, Z3
+	VPBROADCASTD (DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z12, Z4
+	VPDPBUSD     Z14, Z13, Z6
+	VPBROADCASTD (R11), Z14
+	VPDPBUSD     Z14, Z12, Z5
+	VPDPBUSD     Z14, Z13, Z7
+	VPBROADCASTD (R11)(BX*1), Z14
+	VPDPBUSD     Z14, Z12, Z8
+	VPDPBUSD     Z14, Z13, Z10
+	VPBROADCASTD (R11)(BX*2), Z14
+	VPDPBUSD     Z14, Z12, Z9
+	VPDPBUSD     Z14, Z13, Z11
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z12
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z0, Z0
+	VMULPS       Z12, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z12
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z2, Z2
+	VMULPS       Z12, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    (R8), Z12
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z4, Z4
+	VMULPS       Z12, Z4, Z4
+	VMOVUPS      Z4, 256(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    32(R8), Z12
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z6, Z6
+	VMULPS       Z12, Z6, Z6
+	VMOVUPS      Z6, 320(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    (R8), Z12
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z8, Z8
+	VMULPS       Z12, Z8, Z8
+	VMOVUPS      Z8, 512(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    32(R8), Z12
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z10, Z10
+	VMULPS       Z12, Z10, Z10
+	VMOVUPS      Z10, 576(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalf8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf8x3x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x3x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x3x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R9
+	ADDQ      BX, R9
+	LEAQ      (R9)(BX*2), R9
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
+	VPSUBD.BCST 4(SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 8(BX), Z5, Z5
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 8(SI), Z5, Z5
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32     (CX), Z7
 	VPANDD        Z0, Z7, Z8
 	VPSRLW        $0x04, Z7, Z7
 	VPANDD        Z0, Z7, Z7
-	VPDPBUSD.BCST (R8), Z8, Z1
-	VPDPBUSD.BCST 640(R8), Z8, Z2
-	VPDPBUSD.BCST 1280(R8), Z8, Z3
-	VPDPBUSD.BCST 1920(R8), Z8, Z4
-	VPDPBUSD.BCST 2560(R8), Z8, Z5
-	VPDPBUSD.BCST 3200(R8), Z8, Z6
-	VPDPBUSD.BCST 4(R8), Z7, Z1
-	VPDPBUSD.BCST 644(R8), Z7, Z2
-	VPDPBUSD.BCST 1284(R8), Z7, Z3
-	VPDPBUSD.BCST 1924(R8), Z7, Z4
-	VPDPBUSD.BCST 2564(R8), Z7, Z5
-	VPDPBUSD.BCST 3204(R8), Z7, Z6
-	ADDQ          $0x08, R8
+	VPDPBUSD.BCST (DX), Z8, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z8, Z2
+	VPDPBUSD.BCST (DX)(BX*2), Z8, Z3
+	VPDPBUSD.BCST (R9), Z8, Z4
+	VPDPBUSD.BCST (R9)(BX*1), Z8, Z5
+	VPDPBUSD.BCST (R9)(BX*2), Z8, Z6
+	VPDPBUSD.BCST 4(DX), Z7, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z7, Z2
+	VPDPBUSD.BCST 4(DX)(BX*2), Z7, Z3
+	VPDPBUSD.BCST 4(R9), Z7, Z4
+	VPDPBUSD.BCST 4(R9)(BX*1), Z7, Z5
+	VPDPBUSD.BCST 4(R9)(BX*2), Z7, Z6
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R9
 	ADDQ          $0x00000040, CX
-	DECQ          R9
+	DECQ          R10
 	JNZ           step
+	MOVQ          R8, R10
+	SHLQ          $0x03, R10
+	SUBQ          R10, DX
+	SUBQ          R10, R9
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VMOVUPS       Z1, (AX)
@@ -7392,56 +9169,57 @@ step:
 	VPADDD        Z6, Z5, Z5
 	VMOVUPS       Z5, 128(AX)
 	ADDQ          $0x000000c0, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x3x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x3x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step0:
 	VMOVDQU      (CX), Y6
 	VMOVDQU      32(CX), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R8), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R8), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R8), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -7450,17 +9228,17 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R8), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R8), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R8), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -7469,42 +9247,45 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R8), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R8), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R8), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R8), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R8), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R8), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 64(AX)
@@ -7512,43 +9293,46 @@ step0:
 	VMOVUPS      Y4, 128(AX)
 	VMOVUPS      Y5, 160(AX)
 	ADDQ         $0x000000c0, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x3x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x3x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x3x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x3x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R9
+	ADDQ      BX, R9
+	LEAQ      (R9)(BX*2), R9
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 8(SI), Z11, Z11
+	MOVQ        R8, R10
 
 step:
 	VMOVDQU32    (CX), Z13
@@ -7559,46 +9343,51 @@ step:
 	VPANDD       Z0, Z15, Z16
 	VPSRLW       $0x04, Z15, Z15
 	VPANDD       Z0, Z15, Z15
-	VPBROADCASTD (R8), Z17
+	VPBROADCASTD (DX), Z17
 	VPDPBUSD     Z17, Z14, Z1
 	VPDPBUSD     Z17, Z16, Z3
-	VPBROADCASTD 640(R8), Z17
+	VPBROADCASTD (DX)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z2
 	VPDPBUSD     Z17, Z16, Z4
-	VPBROADCASTD 1280(R8), Z17
+	VPBROADCASTD (DX)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z5
 	VPDPBUSD     Z17, Z16, Z7
-	VPBROADCASTD 1920(R8), Z17
+	VPBROADCASTD (R9), Z17
 	VPDPBUSD     Z17, Z14, Z6
 	VPDPBUSD     Z17, Z16, Z8
-	VPBROADCASTD 2560(R8), Z17
+	VPBROADCASTD (R9)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z9
 	VPDPBUSD     Z17, Z16, Z11
-	VPBROADCASTD 3200(R8), Z17
+	VPBROADCASTD (R9)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z10
 	VPDPBUSD     Z17, Z16, Z12
-	VPBROADCASTD 4(R8), Z14
+	VPBROADCASTD 4(DX), Z14
 	VPDPBUSD     Z14, Z13, Z1
 	VPDPBUSD     Z14, Z15, Z3
-	VPBROADCASTD 644(R8), Z14
+	VPBROADCASTD 4(DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z2
 	VPDPBUSD     Z14, Z15, Z4
-	VPBROADCASTD 1284(R8), Z14
+	VPBROADCASTD 4(DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z5
 	VPDPBUSD     Z14, Z15, Z7
-	VPBROADCASTD 1924(R8), Z14
+	VPBROADCASTD 4(R9), Z14
 	VPDPBUSD     Z14, Z13, Z6
 	VPDPBUSD     Z14, Z15, Z8
-	VPBROADCASTD 2564(R8), Z14
+	VPBROADCASTD 4(R9)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z9
 	VPDPBUSD     Z14, Z15, Z11
-	VPBROADCASTD 3204(R8), Z14
+	VPBROADCASTD 4(R9)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z10
 	VPDPBUSD     Z14, Z15, Z12
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step
+	MOVQ         R8, R10
+	SHLQ         $0x03, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VMOVUPS      Z1, (AX)
@@ -7618,39 +9407,40 @@ step:
 	VPADDD       Z12, Z11, Z11
 	VMOVUPS      Z11, 320(AX)
 	ADDQ         $0x00000180, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x3x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x3x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 	MOVQ         CX, R10
 
 step0:
@@ -7658,17 +9448,17 @@ step0:
 	VMOVDQU      32(R10), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R8), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R8), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R8), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -7677,17 +9467,17 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R8), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R8), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R8), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -7696,82 +9486,84 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R8), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R8), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R8), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R8), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R8), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R8), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R10
 	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 128(AX)
 	VMOVUPS      Y3, 160(AX)
 	VMOVUPS      Y4, 256(AX)
 	VMOVUPS      Y5, 288(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R8), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R8), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R8), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -7780,17 +9572,17 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R8), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R8), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R8), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -7799,42 +9591,45 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R8), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R8), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R8), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R8), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R8), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R8), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	VMOVUPS      Y2, 192(AX)
@@ -7842,138 +9637,147 @@ step1:
 	VMOVUPS      Y4, 320(AX)
 	VMOVUPS      Y5, 352(AX)
 	ADDQ         $0x00000180, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x3x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x3x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x3x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
+	VPSUBD.BCST 4(SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 8(BX), Z5, Z5
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z5, Z5
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32     (CX), Z7
 	VPANDD        Z0, Z7, Z8
 	VPSRLW        $0x04, Z7, Z7
 	VPANDD        Z0, Z7, Z7
-	VPDPBUSD.BCST (R10), Z8, Z1
-	VPDPBUSD.BCST 640(R10), Z8, Z2
-	VPDPBUSD.BCST 1280(R10), Z8, Z3
-	VPDPBUSD.BCST 1920(R10), Z8, Z4
-	VPDPBUSD.BCST 2560(R10), Z8, Z5
-	VPDPBUSD.BCST 3200(R10), Z8, Z6
-	VPDPBUSD.BCST 4(R10), Z7, Z1
-	VPDPBUSD.BCST 644(R10), Z7, Z2
-	VPDPBUSD.BCST 1284(R10), Z7, Z3
-	VPDPBUSD.BCST 1924(R10), Z7, Z4
-	VPDPBUSD.BCST 2564(R10), Z7, Z5
-	VPDPBUSD.BCST 3204(R10), Z7, Z6
-	ADDQ          $0x08, R10
+	VPDPBUSD.BCST (DX), Z8, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z8, Z2
+	VPDPBUSD.BCST (DX)(BX*2), Z8, Z3
+	VPDPBUSD.BCST (R11), Z8, Z4
+	VPDPBUSD.BCST (R11)(BX*1), Z8, Z5
+	VPDPBUSD.BCST (R11)(BX*2), Z8, Z6
+	VPDPBUSD.BCST 4(DX), Z7, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z7, Z2
+	VPDPBUSD.BCST 4(DX)(BX*2), Z7, Z3
+	VPDPBUSD.BCST 4(R11), Z7, Z4
+	VPDPBUSD.BCST 4(R11)(BX*1), Z7, Z5
+	VPDPBUSD.BCST 4(R11)(BX*2), Z7, Z6
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R11
 	ADDQ          $0x00000040, CX
-	DECQ          R11
+	DECQ          R12
 	JNZ           step
+	MOVQ          R10, R12
+	SHLQ          $0x03, R12
+	SUBQ          R12, DX
+	SUBQ          R12, R11
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VCVTDQ2PS     Z1, Z1
-	VBROADCASTSS  (DI), Z7
+	VBROADCASTSS  (R8), Z7
 	VMULPS        Z7, Z1, Z1
-	VBROADCASTSS  (SI), Z7
+	VBROADCASTSS  (DI), Z7
 	VMULPS        (AX), Z7, Z7
 	VADDPS        Z1, Z7, Z1
 	VMOVUPS       Z1, (AX)
 	VPSLLD        $0x08, Z4, Z4
 	VPADDD        Z4, Z3, Z3
 	VCVTDQ2PS     Z3, Z3
-	VBROADCASTSS  4(DI), Z7
+	VBROADCASTSS  4(R8), Z7
 	VMULPS        Z7, Z3, Z3
-	VBROADCASTSS  4(SI), Z7
-	VMULPS        2560(AX), Z7, Z7
+	VBROADCASTSS  4(DI), Z7
+	VMULPS        128(AX), Z7, Z7
 	VADDPS        Z3, Z7, Z3
-	VMOVUPS       Z3, 2560(AX)
+	VMOVUPS       Z3, 128(AX)
 	VPSLLD        $0x08, Z6, Z6
 	VPADDD        Z6, Z5, Z5
 	VCVTDQ2PS     Z5, Z5
-	VBROADCASTSS  8(DI), Z7
+	VBROADCASTSS  8(R8), Z7
 	VMULPS        Z7, Z5, Z5
-	VBROADCASTSS  8(SI), Z7
-	VMULPS        5120(AX), Z7, Z7
+	VBROADCASTSS  8(DI), Z7
+	VMULPS        256(AX), Z7, Z7
 	VADDPS        Z5, Z7, Z5
-	VMOVUPS       Z5, 5120(AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	VMOVUPS       Z5, 256(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value4x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x3x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x3x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x3x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step0:
 	VMOVDQU      (CX), Y6
 	VMOVDQU      32(CX), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -7982,17 +9786,17 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8001,124 +9805,130 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (R8), Y6
 	VMULPS       Y6, Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       (AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	VMOVUPS      Y5, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x3x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x3x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x3x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z11, Z11
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z13
@@ -8129,136 +9939,142 @@ step:
 	VPANDD       Z0, Z15, Z16
 	VPSRLW       $0x04, Z15, Z15
 	VPANDD       Z0, Z15, Z15
-	VPBROADCASTD (R10), Z17
+	VPBROADCASTD (DX), Z17
 	VPDPBUSD     Z17, Z14, Z1
 	VPDPBUSD     Z17, Z16, Z3
-	VPBROADCASTD 640(R10), Z17
+	VPBROADCASTD (DX)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z2
 	VPDPBUSD     Z17, Z16, Z4
-	VPBROADCASTD 1280(R10), Z17
+	VPBROADCASTD (DX)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z5
 	VPDPBUSD     Z17, Z16, Z7
-	VPBROADCASTD 1920(R10), Z17
+	VPBROADCASTD (R11), Z17
 	VPDPBUSD     Z17, Z14, Z6
 	VPDPBUSD     Z17, Z16, Z8
-	VPBROADCASTD 2560(R10), Z17
+	VPBROADCASTD (R11)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z9
 	VPDPBUSD     Z17, Z16, Z11
-	VPBROADCASTD 3200(R10), Z17
+	VPBROADCASTD (R11)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z10
 	VPDPBUSD     Z17, Z16, Z12
-	VPBROADCASTD 4(R10), Z14
+	VPBROADCASTD 4(DX), Z14
 	VPDPBUSD     Z14, Z13, Z1
 	VPDPBUSD     Z14, Z15, Z3
-	VPBROADCASTD 644(R10), Z14
+	VPBROADCASTD 4(DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z2
 	VPDPBUSD     Z14, Z15, Z4
-	VPBROADCASTD 1284(R10), Z14
+	VPBROADCASTD 4(DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z5
 	VPDPBUSD     Z14, Z15, Z7
-	VPBROADCASTD 1924(R10), Z14
+	VPBROADCASTD 4(R11), Z14
 	VPDPBUSD     Z14, Z13, Z6
 	VPDPBUSD     Z14, Z15, Z8
-	VPBROADCASTD 2564(R10), Z14
+	VPBROADCASTD 4(R11)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z9
 	VPDPBUSD     Z14, Z15, Z11
-	VPBROADCASTD 3204(R10), Z14
+	VPBROADCASTD 4(R11)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z10
 	VPDPBUSD     Z14, Z15, Z12
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z13
+	VBROADCASTSS (R8), Z13
 	VMULPS       Z13, Z1, Z1
-	VBROADCASTSS (SI), Z13
+	VBROADCASTSS (DI), Z13
 	VMULPS       (AX), Z13, Z13
 	VADDPS       Z1, Z13, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z13
+	VBROADCASTSS (R8), Z13
 	VMULPS       Z13, Z3, Z3
-	VBROADCASTSS (SI), Z13
+	VBROADCASTSS (DI), Z13
 	VMULPS       64(AX), Z13, Z13
 	VADDPS       Z3, Z13, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(DI), Z13
+	VBROADCASTSS 4(R8), Z13
 	VMULPS       Z13, Z5, Z5
-	VBROADCASTSS 4(SI), Z13
-	VMULPS       2560(AX), Z13, Z13
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       128(AX), Z13, Z13
 	VADDPS       Z5, Z13, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMOVUPS      Z5, 128(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(DI), Z13
+	VBROADCASTSS 4(R8), Z13
 	VMULPS       Z13, Z7, Z7
-	VBROADCASTSS 4(SI), Z13
-	VMULPS       2624(AX), Z13, Z13
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       192(AX), Z13, Z13
 	VADDPS       Z7, Z13, Z7
-	VMOVUPS      Z7, 2624(AX)
+	VMOVUPS      Z7, 192(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
 	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(DI), Z13
+	VBROADCASTSS 8(R8), Z13
 	VMULPS       Z13, Z9, Z9
-	VBROADCASTSS 8(SI), Z13
-	VMULPS       5120(AX), Z13, Z13
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       256(AX), Z13, Z13
 	VADDPS       Z9, Z13, Z9
-	VMOVUPS      Z9, 5120(AX)
+	VMOVUPS      Z9, 256(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
 	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(DI), Z13
+	VBROADCASTSS 8(R8), Z13
 	VMULPS       Z13, Z11, Z11
-	VBROADCASTSS 8(SI), Z13
-	VMULPS       5184(AX), Z13, Z13
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       320(AX), Z13, Z13
 	VADDPS       Z11, Z13, Z11
-	VMOVUPS      Z11, 5184(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Z11, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x3x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -8266,17 +10082,17 @@ step0:
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8285,17 +10101,17 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8304,118 +10120,120 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (R8), Y6
 	VMULPS       Y6, Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       (AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y5, 288(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8424,17 +10242,17 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8443,124 +10261,130 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
+	VBROADCASTSS (R8), Y6
 	VMULPS       Y6, Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       64(AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2624(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 224(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5184(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       320(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 320(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5216(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Y5, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·score4x3x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score4x3x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      add+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      add+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z11, Z11
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z13
@@ -8571,130 +10395,136 @@ step:
 	VPANDD       Z0, Z15, Z16
 	VPSRLW       $0x04, Z15, Z15
 	VPANDD       Z0, Z15, Z15
-	VPBROADCASTD (R10), Z17
+	VPBROADCASTD (DX), Z17
 	VPDPBUSD     Z17, Z14, Z1
 	VPDPBUSD     Z17, Z16, Z3
-	VPBROADCASTD 640(R10), Z17
+	VPBROADCASTD (DX)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z2
 	VPDPBUSD     Z17, Z16, Z4
-	VPBROADCASTD 1280(R10), Z17
+	VPBROADCASTD (DX)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z5
 	VPDPBUSD     Z17, Z16, Z7
-	VPBROADCASTD 1920(R10), Z17
+	VPBROADCASTD (R11), Z17
 	VPDPBUSD     Z17, Z14, Z6
 	VPDPBUSD     Z17, Z16, Z8
-	VPBROADCASTD 2560(R10), Z17
+	VPBROADCASTD (R11)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z9
 	VPDPBUSD     Z17, Z16, Z11
-	VPBROADCASTD 3200(R10), Z17
+	VPBROADCASTD (R11)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z10
 	VPDPBUSD     Z17, Z16, Z12
-	VPBROADCASTD 4(R10), Z14
+	VPBROADCASTD 4(DX), Z14
 	VPDPBUSD     Z14, Z13, Z1
 	VPDPBUSD     Z14, Z15, Z3
-	VPBROADCASTD 644(R10), Z14
+	VPBROADCASTD 4(DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z2
 	VPDPBUSD     Z14, Z15, Z4
-	VPBROADCASTD 1284(R10), Z14
+	VPBROADCASTD 4(DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z5
 	VPDPBUSD     Z14, Z15, Z7
-	VPBROADCASTD 1924(R10), Z14
+	VPBROADCASTD 4(R11), Z14
 	VPDPBUSD     Z14, Z13, Z6
 	VPDPBUSD     Z14, Z15, Z8
-	VPBROADCASTD 2564(R10), Z14
+	VPBROADCASTD 4(R11)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z9
 	VPDPBUSD     Z14, Z15, Z11
-	VPBROADCASTD 3204(R10), Z14
+	VPBROADCASTD 4(R11)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z10
 	VPDPBUSD     Z14, Z15, Z12
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z13
-	VMULPS       Z13, Z1, Z1
 	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z1, Z1
+	VBROADCASTSS (R8), Z13
 	VADDPS       Z13, Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z13
-	VMULPS       Z13, Z3, Z3
 	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z3, Z3
+	VBROADCASTSS (R8), Z13
 	VADDPS       Z13, Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(SI), Z13
-	VMULPS       Z13, Z5, Z5
 	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z5, Z5
+	VBROADCASTSS 4(R8), Z13
 	VADDPS       Z13, Z5, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMOVUPS      Z5, 256(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(SI), Z13
-	VMULPS       Z13, Z7, Z7
 	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z7, Z7
+	VBROADCASTSS 4(R8), Z13
 	VADDPS       Z13, Z7, Z7
-	VMOVUPS      Z7, 2624(AX)
+	VMOVUPS      Z7, 320(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
 	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(SI), Z13
-	VMULPS       Z13, Z9, Z9
 	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z9, Z9
+	VBROADCASTSS 8(R8), Z13
 	VADDPS       Z13, Z9, Z9
-	VMOVUPS      Z9, 5120(AX)
+	VMOVUPS      Z9, 512(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
 	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(SI), Z13
-	VMULPS       Z13, Z11, Z11
 	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z11, Z11
+	VBROADCASTSS 8(R8), Z13
 	VADDPS       Z13, Z11, Z11
-	VMOVUPS      Z11, 5184(AX)
+	VMOVUPS      Z11, 576(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score4x3x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score4x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -8702,17 +10532,17 @@ step0:
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8721,17 +10551,17 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8740,112 +10570,114 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
-	VMULPS       Y6, Y0, Y0
 	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (R8), Y6
 	VADDPS       Y6, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8854,17 +10686,17 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -8873,118 +10705,124 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
-	VMULPS       Y6, Y0, Y0
 	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y0, Y0
+	VBROADCASTSS (R8), Y6
 	VADDPS       Y6, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y5, 608(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·scoreScaled4x3x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x3x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      scale+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 8(SI), Z11, Z11
+	MOVQ        R10, R12
 
 step:
 	VMOVDQU32    (CX), Z13
@@ -8995,125 +10833,131 @@ step:
 	VPANDD       Z0, Z15, Z16
 	VPSRLW       $0x04, Z15, Z15
 	VPANDD       Z0, Z15, Z15
-	VPBROADCASTD (R10), Z17
+	VPBROADCASTD (DX), Z17
 	VPDPBUSD     Z17, Z14, Z1
 	VPDPBUSD     Z17, Z16, Z3
-	VPBROADCASTD 640(R10), Z17
+	VPBROADCASTD (DX)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z2
 	VPDPBUSD     Z17, Z16, Z4
-	VPBROADCASTD 1280(R10), Z17
+	VPBROADCASTD (DX)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z5
 	VPDPBUSD     Z17, Z16, Z7
-	VPBROADCASTD 1920(R10), Z17
+	VPBROADCASTD (R11), Z17
 	VPDPBUSD     Z17, Z14, Z6
 	VPDPBUSD     Z17, Z16, Z8
-	VPBROADCASTD 2560(R10), Z17
+	VPBROADCASTD (R11)(BX*1), Z17
 	VPDPBUSD     Z17, Z14, Z9
 	VPDPBUSD     Z17, Z16, Z11
-	VPBROADCASTD 3200(R10), Z17
+	VPBROADCASTD (R11)(BX*2), Z17
 	VPDPBUSD     Z17, Z14, Z10
 	VPDPBUSD     Z17, Z16, Z12
-	VPBROADCASTD 4(R10), Z14
+	VPBROADCASTD 4(DX), Z14
 	VPDPBUSD     Z14, Z13, Z1
 	VPDPBUSD     Z14, Z15, Z3
-	VPBROADCASTD 644(R10), Z14
+	VPBROADCASTD 4(DX)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z2
 	VPDPBUSD     Z14, Z15, Z4
-	VPBROADCASTD 1284(R10), Z14
+	VPBROADCASTD 4(DX)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z5
 	VPDPBUSD     Z14, Z15, Z7
-	VPBROADCASTD 1924(R10), Z14
+	VPBROADCASTD 4(R11), Z14
 	VPDPBUSD     Z14, Z13, Z6
 	VPDPBUSD     Z14, Z15, Z8
-	VPBROADCASTD 2564(R10), Z14
+	VPBROADCASTD 4(R11)(BX*1), Z14
 	VPDPBUSD     Z14, Z13, Z9
 	VPDPBUSD     Z14, Z15, Z11
-	VPBROADCASTD 3204(R10), Z14
+	VPBROADCASTD 4(R11)(BX*2), Z14
 	VPDPBUSD     Z14, Z13, Z10
 	VPDPBUSD     Z14, Z15, Z12
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z13
+	VBROADCASTSS (DI), Z13
 	VMULPS       Z13, Z1, Z1
-	VMULPS       (DI), Z1, Z1
+	VMULPS       (R8), Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z13
+	VBROADCASTSS (DI), Z13
 	VMULPS       Z13, Z3, Z3
-	VMULPS       64(DI), Z3, Z3
+	VMULPS       64(R8), Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(SI), Z13
+	VBROADCASTSS 4(DI), Z13
 	VMULPS       Z13, Z5, Z5
-	VMULPS       (DI), Z5, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMULPS       (R8), Z5, Z5
+	VMOVUPS      Z5, 256(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(SI), Z13
+	VBROADCASTSS 4(DI), Z13
 	VMULPS       Z13, Z7, Z7
-	VMULPS       64(DI), Z7, Z7
-	VMOVUPS      Z7, 2624(AX)
+	VMULPS       64(R8), Z7, Z7
+	VMOVUPS      Z7, 320(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
 	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(SI), Z13
+	VBROADCASTSS 8(DI), Z13
 	VMULPS       Z13, Z9, Z9
-	VMULPS       (DI), Z9, Z9
-	VMOVUPS      Z9, 5120(AX)
+	VMULPS       (R8), Z9, Z9
+	VMOVUPS      Z9, 512(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
 	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(SI), Z13
+	VBROADCASTSS 8(DI), Z13
 	VMULPS       Z13, Z11, Z11
-	VMULPS       64(DI), Z11, Z11
-	VMOVUPS      Z11, 5184(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       64(R8), Z11, Z11
+	VMOVUPS      Z11, 576(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled4x3x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 	MOVQ         CX, R12
 
 step0:
@@ -9121,17 +10965,17 @@ step0:
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -9140,17 +10984,17 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -9159,106 +11003,108 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, R12
 	DECQ         R11
 	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       Y6, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       (DI), Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMULPS       (R8), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       32(DI), Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMULPS       32(R8), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       (DI), Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMULPS       (R8), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       32(DI), Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VPBROADCASTD (BX), Y2
+	VMULPS       32(R8), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R11
 
 step1:
 	VMOVDQU      64(CX), Y6
 	VMOVDQU      96(CX), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
 	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (R10), Y10
+	VPBROADCASTD (DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1280(R10), Y10
+	VPBROADCASTD (DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2560(R10), Y10
+	VPBROADCASTD (DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -9267,17 +11113,17 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x08, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
@@ -9286,87 +11132,532 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
 	VPSRLW       $0x04, Y7, Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(R10), Y10
+	VPBROADCASTD 8(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1288(R10), Y10
+	VPBROADCASTD 8(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2568(R10), Y10
+	VPBROADCASTD 8(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y5, Y5
 	VPSRLW       $0x0c, Y6, Y6
 	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(R10), Y8
+	VPBROADCASTD 12(DX), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y0, Y0
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 1292(R10), Y8
+	VPBROADCASTD 12(DX)(BX*1), Y8
 	VPMADDWD     Y8, Y6, Y9
 	VPADDD       Y9, Y2, Y2
 	VPMADDWD     Y8, Y7, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 2572(R10), Y8
+	VPBROADCASTD 12(DX)(BX*2), Y8
 	VPMADDWD     Y8, Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VPMADDWD     Y8, Y7, Y6
 	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R11
 	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y6
+	VBROADCASTSS (DI), Y6
 	VMULPS       Y6, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       64(DI), Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMULPS       64(R8), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       96(DI), Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMULPS       96(R8), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       64(DI), Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMULPS       64(R8), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       96(DI), Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       96(R8), Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF32x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreHalf4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalf4x3x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z13
+	VPANDD       Z0, Z13, Z14
+	VPSRLW       $0x04, Z13, Z13
+	VPANDD       Z0, Z13, Z13
+	VMOVDQU32    64(CX), Z15
+	VPANDD       Z0, Z15, Z16
+	VPSRLW       $0x04, Z15, Z15
+	VPANDD       Z0, Z15, Z15
+	VPBROADCASTD (DX), Z17
+	VPDPBUSD     Z17, Z14, Z1
+	VPDPBUSD     Z17, Z16, Z3
+	VPBROADCASTD (DX)(BX*1), Z17
+	VPDPBUSD     Z17, Z14, Z2
+	VPDPBUSD     Z17, Z16, Z4
+	VPBROADCASTD (DX)(BX*2), Z17
+	VPDPBUSD     Z17, Z14, Z5
+	VPDPBUSD     Z17, Z16, Z7
+	VPBROADCASTD (R11), Z17
+	VPDPBUSD     Z17, Z14, Z6
+	VPDPBUSD     Z17, Z16, Z8
+	VPBROADCASTD (R11)(BX*1), Z17
+	VPDPBUSD     Z17, Z14, Z9
+	VPDPBUSD     Z17, Z16, Z11
+	VPBROADCASTD (R11)(BX*2), Z17
+	VPDPBUSD     Z17, Z14, Z10
+	VPDPBUSD     Z17, Z16, Z12
+	VPBROADCASTD 4(DX), Z14
+	VPDPBUSD     Z14, Z13, Z1
+	VPDPBUSD     Z14, Z15, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z13, Z2
+	VPDPBUSD     Z14, Z15, Z4
+	VPBROADCASTD 4(DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z13, Z5
+	VPDPBUSD     Z14, Z15, Z7
+	VPBROADCASTD 4(R11), Z14
+	VPDPBUSD     Z14, Z13, Z6
+	VPDPBUSD     Z14, Z15, Z8
+	VPBROADCASTD 4(R11)(BX*1), Z14
+	VPDPBUSD     Z14, Z13, Z9
+	VPDPBUSD     Z14, Z15, Z11
+	VPBROADCASTD 4(R11)(BX*2), Z14
+	VPDPBUSD     Z14, Z13, Z10
+	VPDPBUSD     Z14, Z15, Z12
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z13
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z14
+	VMULPS       Z14, Z1, Z1
+	VMULPS       Z13, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z13
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z14
+	VMULPS       Z14, Z3, Z3
+	VMULPS       Z13, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTPH2PS    (R8), Z13
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       Z14, Z5, Z5
+	VMULPS       Z13, Z5, Z5
+	VMOVUPS      Z5, 256(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTPH2PS    32(R8), Z13
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       Z14, Z7, Z7
+	VMULPS       Z13, Z7, Z7
+	VMOVUPS      Z7, 320(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTPH2PS    (R8), Z13
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       Z14, Z9, Z9
+	VMULPS       Z13, Z9, Z9
+	VMOVUPS      Z9, 512(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTPH2PS    32(R8), Z13
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       Z14, Z11, Z11
+	VMULPS       Z13, Z11, Z11
+	VMOVUPS      Z11, 576(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalf4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf4x3x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·scoreF32x3x2AVX512(SB), NOSPLIT, $0-40
+TEXT ·scoreF32x3x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -9375,102 +11666,110 @@ block:
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	MOVQ   DI, R8
 
 step0:
 	VMOVUPS      (CX), Z6
 	VMOVUPS      64(CX), Z7
-	VBROADCASTSS (DI), Z8
+	VBROADCASTSS (DX), Z8
 	VMULPS       Z8, Z6, Z9
 	VADDPS       Z9, Z0, Z0
 	VMULPS       Z8, Z7, Z8
 	VADDPS       Z8, Z1, Z1
-	VBROADCASTSS 2560(DI), Z8
+	VBROADCASTSS (DX)(BX*1), Z8
 	VMULPS       Z8, Z6, Z9
 	VADDPS       Z9, Z2, Z2
 	VMULPS       Z8, Z7, Z8
 	VADDPS       Z8, Z3, Z3
-	VBROADCASTSS 5120(DI), Z8
+	VBROADCASTSS (DX)(BX*2), Z8
 	VMULPS       Z8, Z6, Z6
 	VADDPS       Z6, Z4, Z4
 	VMULPS       Z8, Z7, Z6
 	VADDPS       Z6, Z5, Z5
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
+	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x3x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF32x3x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R8, R9
 
 step0:
 	VMOVUPS      (CX), Z3
-	VBROADCASTSS (R8), Z4
+	VBROADCASTSS (DX), Z4
 	VMULPS       Z4, Z3, Z4
 	VADDPS       Z4, Z0, Z0
-	VBROADCASTSS 2560(R8), Z4
+	VBROADCASTSS (DX)(BX*1), Z4
 	VMULPS       Z4, Z3, Z4
 	VADDPS       Z4, Z1, Z1
-	VBROADCASTSS 5120(R8), Z4
+	VBROADCASTSS (DX)(BX*2), Z4
 	VMULPS       Z4, Z3, Z3
 	VADDPS       Z3, Z2, Z2
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Z3
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z3
 	VMULPS       (AX), Z3, Z3
 	VADDPS       Z0, Z3, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS 4(BX), Z3
-	VMULPS       2560(AX), Z3, Z3
+	VBROADCASTSS 4(SI), Z3
+	VMULPS       128(AX), Z3, Z3
 	VADDPS       Z1, Z3, Z1
-	VMOVUPS      Z1, 2560(AX)
-	VBROADCASTSS 8(BX), Z3
-	VMULPS       5120(AX), Z3, Z3
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(SI), Z3
+	VMULPS       256(AX), Z3, Z3
 	VADDPS       Z2, Z3, Z2
-	VMOVUPS      Z2, 5120(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
+	VMOVUPS      Z2, 256(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x3x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF32x3x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -9479,69 +11778,73 @@ block:
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R8, R9
 
 step0:
 	VMOVUPS      (CX), Z6
 	VMOVUPS      64(CX), Z7
-	VBROADCASTSS (R8), Z8
+	VBROADCASTSS (DX), Z8
 	VMULPS       Z8, Z6, Z9
 	VADDPS       Z9, Z0, Z0
 	VMULPS       Z8, Z7, Z8
 	VADDPS       Z8, Z1, Z1
-	VBROADCASTSS 2560(R8), Z8
+	VBROADCASTSS (DX)(BX*1), Z8
 	VMULPS       Z8, Z6, Z9
 	VADDPS       Z9, Z2, Z2
 	VMULPS       Z8, Z7, Z8
 	VADDPS       Z8, Z3, Z3
-	VBROADCASTSS 5120(R8), Z8
+	VBROADCASTSS (DX)(BX*2), Z8
 	VMULPS       Z8, Z6, Z6
 	VADDPS       Z6, Z4, Z4
 	VMULPS       Z8, Z7, Z6
 	VADDPS       Z6, Z5, Z5
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Z6
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z6
 	VMULPS       (AX), Z6, Z6
 	VADDPS       Z0, Z6, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS (BX), Z6
+	VBROADCASTSS (SI), Z6
 	VMULPS       64(AX), Z6, Z6
 	VADDPS       Z1, Z6, Z1
 	VMOVUPS      Z1, 64(AX)
-	VBROADCASTSS 4(BX), Z6
-	VMULPS       2560(AX), Z6, Z6
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       128(AX), Z6, Z6
 	VADDPS       Z2, Z6, Z2
-	VMOVUPS      Z2, 2560(AX)
-	VBROADCASTSS 4(BX), Z6
-	VMULPS       2624(AX), Z6, Z6
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       192(AX), Z6, Z6
 	VADDPS       Z3, Z6, Z3
-	VMOVUPS      Z3, 2624(AX)
-	VBROADCASTSS 8(BX), Z6
-	VMULPS       5120(AX), Z6, Z6
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       256(AX), Z6, Z6
 	VADDPS       Z4, Z6, Z4
-	VMOVUPS      Z4, 5120(AX)
-	VBROADCASTSS 8(BX), Z6
-	VMULPS       5184(AX), Z6, Z6
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       320(AX), Z6, Z6
 	VADDPS       Z5, Z6, Z5
-	VMOVUPS      Z5, 5184(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Z5, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·scoreF16x3x2AVX512(SB), NOSPLIT, $0-40
+TEXT ·scoreF16x3x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -9550,93 +11853,101 @@ block:
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	MOVQ   DI, R8
 
 step0:
 	VCVTPH2PS    (CX), Z6
 	VCVTPH2PS    32(CX), Z7
-	VBROADCASTSS (DI), Z8
+	VBROADCASTSS (DX), Z8
 	VFMADD231PS  Z8, Z6, Z0
 	VFMADD231PS  Z8, Z7, Z1
-	VBROADCASTSS 2560(DI), Z8
+	VBROADCASTSS (DX)(BX*1), Z8
 	VFMADD231PS  Z8, Z6, Z2
 	VFMADD231PS  Z8, Z7, Z3
-	VBROADCASTSS 5120(DI), Z8
+	VBROADCASTSS (DX)(BX*2), Z8
 	VFMADD231PS  Z8, Z6, Z4
 	VFMADD231PS  Z8, Z7, Z5
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF16x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·valueF16x3x1AVX512(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	MOVQ   DX, R8
-	MOVQ   DI, R9
-
-step0:
-	VCVTPH2PS    (CX), Z3
-	VBROADCASTSS (R8), Z4
-	VFMADD231PS  Z4, Z3, Z0
-	VBROADCASTSS 2560(R8), Z4
-	VFMADD231PS  Z4, Z3, Z1
-	VBROADCASTSS 5120(R8), Z4
-	VFMADD231PS  Z4, Z3, Z2
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000020, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Z3
-	VMULPS       (AX), Z3, Z3
-	VADDPS       Z0, Z3, Z0
-	VMOVUPS      Z0, (AX)
-	VBROADCASTSS 4(BX), Z3
-	VMULPS       2560(AX), Z3, Z3
-	VADDPS       Z1, Z3, Z1
-	VMOVUPS      Z1, 2560(AX)
-	VBROADCASTSS 8(BX), Z3
-	VMULPS       5120(AX), Z3, Z3
-	VADDPS       Z2, Z3, Z2
-	VMOVUPS      Z2, 5120(AX)
-	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF16x3x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF16x3x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	MOVQ   R8, R9
+
+step0:
+	VCVTPH2PS    (CX), Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z3, Z0
+	VBROADCASTSS (DX)(BX*1), Z4
+	VFMADD231PS  Z4, Z3, Z1
+	VBROADCASTSS (DX)(BX*2), Z4
+	VFMADD231PS  Z4, Z3, Z2
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z3
+	VMULPS       (AX), Z3, Z3
+	VADDPS       Z0, Z3, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z3
+	VMULPS       128(AX), Z3, Z3
+	VADDPS       Z1, Z3, Z1
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(SI), Z3
+	VMULPS       256(AX), Z3, Z3
+	VADDPS       Z2, Z3, Z2
+	VMOVUPS      Z2, 256(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueF16x3x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -9645,63 +11956,67 @@ block:
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R8, R9
 
 step0:
 	VCVTPH2PS    (CX), Z6
 	VCVTPH2PS    32(CX), Z7
-	VBROADCASTSS (R8), Z8
+	VBROADCASTSS (DX), Z8
 	VFMADD231PS  Z8, Z6, Z0
 	VFMADD231PS  Z8, Z7, Z1
-	VBROADCASTSS 2560(R8), Z8
+	VBROADCASTSS (DX)(BX*1), Z8
 	VFMADD231PS  Z8, Z6, Z2
 	VFMADD231PS  Z8, Z7, Z3
-	VBROADCASTSS 5120(R8), Z8
+	VBROADCASTSS (DX)(BX*2), Z8
 	VFMADD231PS  Z8, Z6, Z4
 	VFMADD231PS  Z8, Z7, Z5
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Z6
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z6
 	VMULPS       (AX), Z6, Z6
 	VADDPS       Z0, Z6, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS (BX), Z6
+	VBROADCASTSS (SI), Z6
 	VMULPS       64(AX), Z6, Z6
 	VADDPS       Z1, Z6, Z1
 	VMOVUPS      Z1, 64(AX)
-	VBROADCASTSS 4(BX), Z6
-	VMULPS       2560(AX), Z6, Z6
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       128(AX), Z6, Z6
 	VADDPS       Z2, Z6, Z2
-	VMOVUPS      Z2, 2560(AX)
-	VBROADCASTSS 4(BX), Z6
-	VMULPS       2624(AX), Z6, Z6
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       192(AX), Z6, Z6
 	VADDPS       Z3, Z6, Z3
-	VMOVUPS      Z3, 2624(AX)
-	VBROADCASTSS 8(BX), Z6
-	VMULPS       5120(AX), Z6, Z6
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       256(AX), Z6, Z6
 	VADDPS       Z4, Z6, Z4
-	VMOVUPS      Z4, 5120(AX)
-	VBROADCASTSS 8(BX), Z6
-	VMULPS       5184(AX), Z6, Z6
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       320(AX), Z6, Z6
 	VADDPS       Z5, Z6, Z5
-	VMOVUPS      Z5, 5184(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Z5, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreF32x3x2AVX2(SB), NOSPLIT, $0-40
+TEXT ·scoreF32x3x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPXOR Y0, Y0, Y0
@@ -9710,162 +12025,96 @@ block:
 	VPXOR Y3, Y3, Y3
 	VPXOR Y4, Y4, Y4
 	VPXOR Y5, Y5, Y5
-	MOVQ  DX, DI
-	MOVQ  SI, R8
+	MOVQ  DI, R8
 	MOVQ  CX, R9
 
 step0:
 	VMOVUPS      (R9), Y6
 	VMOVUPS      32(R9), Y7
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (DX), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y0, Y0
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(DI), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y2, Y2
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(DI), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VMULPS       Y8, Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMULPS       Y8, Y7, Y6
 	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, R9
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
+	VMOVUPS      Y4, 512(AX)
+	VMOVUPS      Y5, 544(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPXOR        Y4, Y4, Y4
 	VPXOR        Y5, Y5, Y5
-	MOVQ         DX, DI
-	MOVQ         SI, R8
+	MOVQ         DI, R8
 
 step1:
 	VMOVUPS      64(CX), Y6
 	VMOVUPS      96(CX), Y7
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (DX), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y0, Y0
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(DI), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y2, Y2
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(DI), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VMULPS       Y8, Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMULPS       Y8, Y7, Y6
 	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R8
 	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      Y4, 576(AX)
+	VMOVUPS      Y5, 608(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF32x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·valueF32x3x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VMOVUPS      (CX), Y6
-	VMOVUPS      32(CX), Y7
-	VBROADCASTSS (R8), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y0, Y0
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(R8), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y2, Y2
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(R8), Y8
-	VMULPS       Y8, Y6, Y6
-	VADDPS       Y6, Y4, Y4
-	VMULPS       Y8, Y7, Y6
-	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y6
-	VMULPS       (AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·valueF32x3x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·valueF32x3x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXOR Y0, Y0, Y0
@@ -9874,125 +12123,207 @@ block:
 	VPXOR Y3, Y3, Y3
 	VPXOR Y4, Y4, Y4
 	VPXOR Y5, Y5, Y5
-	MOVQ  DX, R8
-	MOVQ  DI, R9
+	MOVQ  R8, R9
+
+step0:
+	VMOVUPS      (CX), Y6
+	VMOVUPS      32(CX), Y7
+	VBROADCASTSS (DX), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y0, Y0
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y2, Y2
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VMULPS       Y8, Y6, Y6
+	VADDPS       Y6, Y4, Y4
+	VMULPS       Y8, Y7, Y6
+	VADDPS       Y6, Y5, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x3x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  R8, R9
 	MOVQ  CX, R10
 
 step0:
 	VMOVUPS      (R10), Y6
 	VMOVUPS      32(R10), Y7
-	VBROADCASTSS (R8), Y8
+	VBROADCASTSS (DX), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y0, Y0
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(R8), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y2, Y2
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(R8), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VMULPS       Y8, Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMULPS       Y8, Y7, Y6
 	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, R10
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Y6
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
 	VMULPS       (AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
 	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 288(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPXOR        Y4, Y4, Y4
 	VPXOR        Y5, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VMOVUPS      64(CX), Y6
 	VMOVUPS      96(CX), Y7
-	VBROADCASTSS (R8), Y8
+	VBROADCASTSS (DX), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y0, Y0
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS 2560(R8), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y2, Y2
 	VMULPS       Y8, Y7, Y8
 	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS 5120(R8), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VMULPS       Y8, Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMULPS       Y8, Y7, Y6
 	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step1
-	VBROADCASTSS (BX), Y6
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
 	VMULPS       64(AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2624(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       192(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5184(AX), Y0, Y0
+	VMOVUPS      Y3, 224(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       320(AX), Y0, Y0
 	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5216(AX), Y0, Y0
+	VMOVUPS      Y4, 320(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Y5, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x3x2AVX2(SB), NOSPLIT, $0-40
+TEXT ·scoreF16x3x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
 
 block:
 	VPXOR Y0, Y0, Y0
@@ -10001,144 +12332,84 @@ block:
 	VPXOR Y3, Y3, Y3
 	VPXOR Y4, Y4, Y4
 	VPXOR Y5, Y5, Y5
-	MOVQ  DX, DI
-	MOVQ  SI, R8
+	MOVQ  DI, R8
 	MOVQ  CX, R9
 
 step0:
 	VCVTPH2PS    (R9), Y6
 	VCVTPH2PS    16(R9), Y7
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(DI), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VFMADD231PS  Y8, Y6, Y2
 	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(DI), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R9
 	DECQ         R8
 	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
+	VMOVUPS      Y4, 512(AX)
+	VMOVUPS      Y5, 544(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPXOR        Y4, Y4, Y4
 	VPXOR        Y5, Y5, Y5
-	MOVQ         DX, DI
-	MOVQ         SI, R8
+	MOVQ         DI, R8
 
 step1:
 	VCVTPH2PS    32(CX), Y6
 	VCVTPH2PS    48(CX), Y7
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(DI), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VFMADD231PS  Y8, Y6, Y2
 	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(DI), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
 	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      Y4, 576(AX)
+	VMOVUPS      Y5, 608(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF16x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x3x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VCVTPH2PS    (CX), Y6
-	VCVTPH2PS    16(CX), Y7
-	VBROADCASTSS (R8), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(R8), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(R8), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000020, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y6
-	VMULPS       (AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	ADDQ         $0x00000040, AX
 	DECQ         SI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x3x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·valueF16x3x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
 
 block:
 	VPXOR Y0, Y0, Y0
@@ -10147,145 +12418,232 @@ block:
 	VPXOR Y3, Y3, Y3
 	VPXOR Y4, Y4, Y4
 	VPXOR Y5, Y5, Y5
-	MOVQ  DX, R8
-	MOVQ  DI, R9
+	MOVQ  R8, R9
+
+step0:
+	VCVTPH2PS    (CX), Y6
+	VCVTPH2PS    16(CX), Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x3x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  R8, R9
 	MOVQ  CX, R10
 
 step0:
 	VCVTPH2PS    (R10), Y6
 	VCVTPH2PS    16(R10), Y7
-	VBROADCASTSS (R8), Y8
+	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(R8), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VFMADD231PS  Y8, Y6, Y2
 	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(R8), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R10
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Y6
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
 	VMULPS       (AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
 	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 288(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPXOR        Y4, Y4, Y4
 	VPXOR        Y5, Y5, Y5
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VCVTPH2PS    32(CX), Y6
 	VCVTPH2PS    48(CX), Y7
-	VBROADCASTSS (R8), Y8
+	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS 2560(R8), Y8
+	VBROADCASTSS (DX)(BX*1), Y8
 	VFMADD231PS  Y8, Y6, Y2
 	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS 5120(R8), Y8
+	VBROADCASTSS (DX)(BX*2), Y8
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step1
-	VBROADCASTSS (BX), Y6
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
 	VMULPS       64(AX), Y6, Y6
 	VADDPS       Y0, Y6, Y0
 	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2624(AX), Y0, Y0
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       192(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5184(AX), Y0, Y0
+	VMOVUPS      Y3, 224(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       320(AX), Y0, Y0
 	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5216(AX), Y0, Y0
+	VMOVUPS      Y4, 320(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Y5, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x4x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x4x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x4x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
+	MOVQ R9, R10
+	ADDQ BX, R10
+	LEAQ (R10)(BX*2), R10
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST 4(BX), Z2, Z2
+	VPSUBD.BCST 4(SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 8(BX), Z4, Z4
+	VPSUBD.BCST 8(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 12(BX), Z6, Z6
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 12(SI), Z6, Z6
+	MOVQ        R8, R11
 
 step:
 	VMOVDQU32     (CX), Z8
-	VPDPBUSD.BCST (R8), Z8, Z0
-	VPDPBUSD.BCST 640(R8), Z8, Z1
-	VPDPBUSD.BCST 1280(R8), Z8, Z2
-	VPDPBUSD.BCST 1920(R8), Z8, Z3
-	VPDPBUSD.BCST 2560(R8), Z8, Z4
-	VPDPBUSD.BCST 3200(R8), Z8, Z5
-	VPDPBUSD.BCST 3840(R8), Z8, Z6
-	VPDPBUSD.BCST 4480(R8), Z8, Z7
-	ADDQ          $0x04, R8
+	VPDPBUSD.BCST (DX), Z8, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z8, Z1
+	VPDPBUSD.BCST (DX)(BX*2), Z8, Z2
+	VPDPBUSD.BCST (R9), Z8, Z3
+	VPDPBUSD.BCST (R9)(BX*1), Z8, Z4
+	VPDPBUSD.BCST (R9)(BX*2), Z8, Z5
+	VPDPBUSD.BCST (R10), Z8, Z6
+	VPDPBUSD.BCST (R10)(BX*1), Z8, Z7
+	ADDQ          $0x04, DX
+	ADDQ          $0x04, R9
+	ADDQ          $0x04, R10
 	ADDQ          $0x00000040, CX
-	DECQ          R9
+	DECQ          R11
 	JNZ           step
+	MOVQ          R8, R11
+	SHLQ          $0x02, R11
+	SUBQ          R11, DX
+	SUBQ          R11, R9
+	SUBQ          R11, R10
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VMOVUPS       Z0, (AX)
@@ -10299,96 +12657,105 @@ step:
 	VPADDD        Z7, Z6, Z6
 	VMOVUPS       Z6, 192(AX)
 	ADDQ          $0x00000100, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func tile8x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x4x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x4x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x4x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R10
 
 step0:
 	VMOVDQU      (CX), Y8
 	VMOVDQU      32(CX), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R8), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R8), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R8), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R8), Y12
+	VPBROADCASTD (R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R8), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R8), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R8), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R8), Y10
+	VPBROADCASTD 4(R9), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step0
+	MOVQ         R8, R10
+	SHLQ         $0x03, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 64(AX)
@@ -10398,80 +12765,93 @@ step0:
 	VMOVUPS      Y6, 192(AX)
 	VMOVUPS      Y7, 224(AX)
 	ADDQ         $0x00000100, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x4x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x4x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·tile8x4x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile8x4x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
+	MOVQ R9, R10
+	ADDQ BX, R10
+	LEAQ (R10)(BX*2), R10
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
 	VPXORD      Z13, Z13, Z13
 	VPXORD      Z12, Z12, Z12
-	VPSUBD.BCST 12(BX), Z12, Z12
+	VPSUBD.BCST 12(SI), Z12, Z12
 	VPXORD      Z15, Z15, Z15
 	VPXORD      Z14, Z14, Z14
-	VPSUBD.BCST 12(BX), Z14, Z14
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 12(SI), Z14, Z14
+	MOVQ        R8, R11
 
 step:
 	VMOVDQU32    (CX), Z16
 	VMOVDQU32    64(CX), Z17
-	VPBROADCASTD (R8), Z18
+	VPBROADCASTD (DX), Z18
 	VPDPBUSD     Z18, Z16, Z0
 	VPDPBUSD     Z18, Z17, Z2
-	VPBROADCASTD 640(R8), Z18
+	VPBROADCASTD (DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z1
 	VPDPBUSD     Z18, Z17, Z3
-	VPBROADCASTD 1280(R8), Z18
+	VPBROADCASTD (DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z4
 	VPDPBUSD     Z18, Z17, Z6
-	VPBROADCASTD 1920(R8), Z18
+	VPBROADCASTD (R9), Z18
 	VPDPBUSD     Z18, Z16, Z5
 	VPDPBUSD     Z18, Z17, Z7
-	VPBROADCASTD 2560(R8), Z18
+	VPBROADCASTD (R9)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z8
 	VPDPBUSD     Z18, Z17, Z10
-	VPBROADCASTD 3200(R8), Z18
+	VPBROADCASTD (R9)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z9
 	VPDPBUSD     Z18, Z17, Z11
-	VPBROADCASTD 3840(R8), Z18
+	VPBROADCASTD (R10), Z18
 	VPDPBUSD     Z18, Z16, Z12
 	VPDPBUSD     Z18, Z17, Z14
-	VPBROADCASTD 4480(R8), Z18
+	VPBROADCASTD (R10)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z13
 	VPDPBUSD     Z18, Z17, Z15
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R9
+	ADDQ         $0x04, R10
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R11
 	JNZ          step
+	MOVQ         R8, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	SUBQ         R11, R9
+	SUBQ         R11, R10
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VMOVUPS      Z0, (AX)
@@ -10497,97 +12877,106 @@ step:
 	VPADDD       Z15, Z14, Z14
 	VMOVUPS      Z14, 448(AX)
 	ADDQ         $0x00000200, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile8x4x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile8x4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
-	MOVQ         CX, R10
+	MOVQ         R8, R10
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R10), Y8
-	VMOVDQU      32(R10), Y9
+	VMOVDQU      (R11), Y8
+	VMOVDQU      32(R11), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R8), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R8), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R8), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R8), Y12
+	VPBROADCASTD (R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R8), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R8), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R8), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R8), Y10
+	VPBROADCASTD 4(R9), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R8
-	ADDQ         $0x00000080, R10
-	DECQ         R9
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
+	ADDQ         $0x00000080, R11
+	DECQ         R10
 	JNZ          step0
+	MOVQ         R8, R10
+	SHLQ         $0x03, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 128(AX)
@@ -10596,80 +12985,84 @@ step0:
 	VMOVUPS      Y5, 288(AX)
 	VMOVUPS      Y6, 384(AX)
 	VMOVUPS      Y7, 416(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R10
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R8), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R8), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R8), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R8), Y12
+	VPBROADCASTD (R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R8), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R8), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R8), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R8), Y10
+	VPBROADCASTD 4(R9), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step1
+	MOVQ         R8, R10
+	SHLQ         $0x03, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	VMOVUPS      Y2, 192(AX)
@@ -10679,1513 +13072,2059 @@ step1:
 	VMOVUPS      Y6, 448(AX)
 	VMOVUPS      Y7, 480(AX)
 	ADDQ         $0x00000200, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x4x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x4x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x4x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+	MOVQ R11, R12
+	ADDQ BX, R12
+	LEAQ (R12)(BX*2), R12
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST 4(BX), Z2, Z2
+	VPSUBD.BCST 4(SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 8(BX), Z4, Z4
+	VPSUBD.BCST 8(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 12(BX), Z6, Z6
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z6, Z6
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32     (CX), Z8
-	VPDPBUSD.BCST (R10), Z8, Z0
-	VPDPBUSD.BCST 640(R10), Z8, Z1
-	VPDPBUSD.BCST 1280(R10), Z8, Z2
-	VPDPBUSD.BCST 1920(R10), Z8, Z3
-	VPDPBUSD.BCST 2560(R10), Z8, Z4
-	VPDPBUSD.BCST 3200(R10), Z8, Z5
-	VPDPBUSD.BCST 3840(R10), Z8, Z6
-	VPDPBUSD.BCST 4480(R10), Z8, Z7
-	ADDQ          $0x04, R10
+	VPDPBUSD.BCST (DX), Z8, Z0
+	VPDPBUSD.BCST (DX)(BX*1), Z8, Z1
+	VPDPBUSD.BCST (DX)(BX*2), Z8, Z2
+	VPDPBUSD.BCST (R11), Z8, Z3
+	VPDPBUSD.BCST (R11)(BX*1), Z8, Z4
+	VPDPBUSD.BCST (R11)(BX*2), Z8, Z5
+	VPDPBUSD.BCST (R12), Z8, Z6
+	VPDPBUSD.BCST (R12)(BX*1), Z8, Z7
+	ADDQ          $0x04, DX
+	ADDQ          $0x04, R11
+	ADDQ          $0x04, R12
 	ADDQ          $0x00000040, CX
-	DECQ          R11
+	DECQ          R13
 	JNZ           step
+	MOVQ          R10, R13
+	SHLQ          $0x02, R13
+	SUBQ          R13, DX
+	SUBQ          R13, R11
+	SUBQ          R13, R12
 	VPSLLD        $0x08, Z1, Z1
 	VPADDD        Z1, Z0, Z0
 	VCVTDQ2PS     Z0, Z0
-	VBROADCASTSS  (DI), Z8
+	VBROADCASTSS  (R8), Z8
 	VMULPS        Z8, Z0, Z0
-	VBROADCASTSS  (SI), Z8
+	VBROADCASTSS  (DI), Z8
 	VMULPS        (AX), Z8, Z8
 	VADDPS        Z0, Z8, Z0
 	VMOVUPS       Z0, (AX)
 	VPSLLD        $0x08, Z3, Z3
 	VPADDD        Z3, Z2, Z2
 	VCVTDQ2PS     Z2, Z2
-	VBROADCASTSS  4(DI), Z8
+	VBROADCASTSS  4(R8), Z8
 	VMULPS        Z8, Z2, Z2
-	VBROADCASTSS  4(SI), Z8
-	VMULPS        2560(AX), Z8, Z8
+	VBROADCASTSS  4(DI), Z8
+	VMULPS        128(AX), Z8, Z8
 	VADDPS        Z2, Z8, Z2
-	VMOVUPS       Z2, 2560(AX)
+	VMOVUPS       Z2, 128(AX)
 	VPSLLD        $0x08, Z5, Z5
 	VPADDD        Z5, Z4, Z4
 	VCVTDQ2PS     Z4, Z4
-	VBROADCASTSS  8(DI), Z8
+	VBROADCASTSS  8(R8), Z8
 	VMULPS        Z8, Z4, Z4
-	VBROADCASTSS  8(SI), Z8
-	VMULPS        5120(AX), Z8, Z8
+	VBROADCASTSS  8(DI), Z8
+	VMULPS        256(AX), Z8, Z8
 	VADDPS        Z4, Z8, Z4
-	VMOVUPS       Z4, 5120(AX)
+	VMOVUPS       Z4, 256(AX)
 	VPSLLD        $0x08, Z7, Z7
 	VPADDD        Z7, Z6, Z6
 	VCVTDQ2PS     Z6, Z6
-	VBROADCASTSS  12(DI), Z8
+	VBROADCASTSS  12(R8), Z8
 	VMULPS        Z8, Z6, Z6
-	VBROADCASTSS  12(SI), Z8
-	VMULPS        7680(AX), Z8, Z8
+	VBROADCASTSS  12(DI), Z8
+	VMULPS        384(AX), Z8, Z8
 	VADDPS        Z6, Z8, Z6
-	VMOVUPS       Z6, 7680(AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	VMOVUPS       Z6, 384(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value8x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x4x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x4x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x4x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step0:
 	VMOVDQU      (CX), Y8
 	VMOVDQU      32(CX), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 4(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000040, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (R8), Y8
 	VMULPS       Y8, Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       (AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 288(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7680(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VCVTDQ2PS    Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7712(AX), Y0, Y0
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	VMOVUPS      Y7, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x4x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·value8x4x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value8x4x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+	MOVQ R11, R12
+	ADDQ BX, R12
+	LEAQ (R12)(BX*2), R12
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
 	VPXORD      Z13, Z13, Z13
 	VPXORD      Z12, Z12, Z12
-	VPSUBD.BCST 12(BX), Z12, Z12
+	VPSUBD.BCST 12(SI), Z12, Z12
 	VPXORD      Z15, Z15, Z15
 	VPXORD      Z14, Z14, Z14
-	VPSUBD.BCST 12(BX), Z14, Z14
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z14, Z14
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32    (CX), Z16
 	VMOVDQU32    64(CX), Z17
-	VPBROADCASTD (R10), Z18
+	VPBROADCASTD (DX), Z18
 	VPDPBUSD     Z18, Z16, Z0
 	VPDPBUSD     Z18, Z17, Z2
-	VPBROADCASTD 640(R10), Z18
+	VPBROADCASTD (DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z1
 	VPDPBUSD     Z18, Z17, Z3
-	VPBROADCASTD 1280(R10), Z18
+	VPBROADCASTD (DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z4
 	VPDPBUSD     Z18, Z17, Z6
-	VPBROADCASTD 1920(R10), Z18
+	VPBROADCASTD (R11), Z18
 	VPDPBUSD     Z18, Z16, Z5
 	VPDPBUSD     Z18, Z17, Z7
-	VPBROADCASTD 2560(R10), Z18
+	VPBROADCASTD (R11)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z8
 	VPDPBUSD     Z18, Z17, Z10
-	VPBROADCASTD 3200(R10), Z18
+	VPBROADCASTD (R11)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z9
 	VPDPBUSD     Z18, Z17, Z11
-	VPBROADCASTD 3840(R10), Z18
+	VPBROADCASTD (R12), Z18
 	VPDPBUSD     Z18, Z16, Z12
 	VPDPBUSD     Z18, Z17, Z14
-	VPBROADCASTD 4480(R10), Z18
+	VPBROADCASTD (R12)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z13
 	VPDPBUSD     Z18, Z17, Z15
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R13
 	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x02, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z16
+	VBROADCASTSS (R8), Z16
 	VMULPS       Z16, Z0, Z0
-	VBROADCASTSS (SI), Z16
+	VBROADCASTSS (DI), Z16
 	VMULPS       (AX), Z16, Z16
 	VADDPS       Z0, Z16, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z16
+	VBROADCASTSS (R8), Z16
 	VMULPS       Z16, Z2, Z2
-	VBROADCASTSS (SI), Z16
+	VBROADCASTSS (DI), Z16
 	VMULPS       64(AX), Z16, Z16
 	VADDPS       Z2, Z16, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(DI), Z16
+	VBROADCASTSS 4(R8), Z16
 	VMULPS       Z16, Z4, Z4
-	VBROADCASTSS 4(SI), Z16
-	VMULPS       2560(AX), Z16, Z16
+	VBROADCASTSS 4(DI), Z16
+	VMULPS       128(AX), Z16, Z16
 	VADDPS       Z4, Z16, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMOVUPS      Z4, 128(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(DI), Z16
+	VBROADCASTSS 4(R8), Z16
 	VMULPS       Z16, Z6, Z6
-	VBROADCASTSS 4(SI), Z16
-	VMULPS       2624(AX), Z16, Z16
+	VBROADCASTSS 4(DI), Z16
+	VMULPS       192(AX), Z16, Z16
 	VADDPS       Z6, Z16, Z6
-	VMOVUPS      Z6, 2624(AX)
+	VMOVUPS      Z6, 192(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
 	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(DI), Z16
+	VBROADCASTSS 8(R8), Z16
 	VMULPS       Z16, Z8, Z8
-	VBROADCASTSS 8(SI), Z16
-	VMULPS       5120(AX), Z16, Z16
+	VBROADCASTSS 8(DI), Z16
+	VMULPS       256(AX), Z16, Z16
 	VADDPS       Z8, Z16, Z8
-	VMOVUPS      Z8, 5120(AX)
+	VMOVUPS      Z8, 256(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
 	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(DI), Z16
+	VBROADCASTSS 8(R8), Z16
 	VMULPS       Z16, Z10, Z10
-	VBROADCASTSS 8(SI), Z16
-	VMULPS       5184(AX), Z16, Z16
+	VBROADCASTSS 8(DI), Z16
+	VMULPS       320(AX), Z16, Z16
 	VADDPS       Z10, Z16, Z10
-	VMOVUPS      Z10, 5184(AX)
+	VMOVUPS      Z10, 320(AX)
 	VPSLLD       $0x08, Z13, Z13
 	VPADDD       Z13, Z12, Z12
 	VCVTDQ2PS    Z12, Z12
-	VBROADCASTSS 12(DI), Z16
+	VBROADCASTSS 12(R8), Z16
 	VMULPS       Z16, Z12, Z12
-	VBROADCASTSS 12(SI), Z16
-	VMULPS       7680(AX), Z16, Z16
+	VBROADCASTSS 12(DI), Z16
+	VMULPS       384(AX), Z16, Z16
 	VADDPS       Z12, Z16, Z12
-	VMOVUPS      Z12, 7680(AX)
+	VMOVUPS      Z12, 384(AX)
 	VPSLLD       $0x08, Z15, Z15
 	VPADDD       Z15, Z14, Z14
 	VCVTDQ2PS    Z14, Z14
-	VBROADCASTSS 12(DI), Z16
+	VBROADCASTSS 12(R8), Z16
 	VMULPS       Z16, Z14, Z14
-	VBROADCASTSS 12(SI), Z16
-	VMULPS       7744(AX), Z16, Z16
+	VBROADCASTSS 12(DI), Z16
+	VMULPS       448(AX), Z16, Z16
 	VADDPS       Z14, Z16, Z14
-	VMOVUPS      Z14, 7744(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Z14, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value8x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value8x4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value8x4x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value8x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, R12
+	MOVQ         CX, R13
 
 step0:
-	VMOVDQU      (R12), Y8
-	VMOVDQU      32(R12), Y9
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 4(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (R8), Y8
 	VMULPS       Y8, Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       (AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 288(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7680(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VCVTDQ2PS    Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7712(AX), Y0, Y0
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y7, 416(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 4(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (R8), Y8
 	VMULPS       Y8, Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       64(AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2624(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 224(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5184(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       320(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 320(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5216(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y5, 352(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7744(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7744(AX)
-	VCVTDQ2PS    Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       448(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 448(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7776(AX), Y0, Y0
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Y7, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·score8x4x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score8x4x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+	MOVQ R11, R12
+	ADDQ BX, R12
+	LEAQ (R12)(BX*2), R12
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
 	VPXORD      Z13, Z13, Z13
 	VPXORD      Z12, Z12, Z12
-	VPSUBD.BCST 12(BX), Z12, Z12
+	VPSUBD.BCST 12(SI), Z12, Z12
 	VPXORD      Z15, Z15, Z15
 	VPXORD      Z14, Z14, Z14
-	VPSUBD.BCST 12(BX), Z14, Z14
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z14, Z14
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32    (CX), Z16
 	VMOVDQU32    64(CX), Z17
-	VPBROADCASTD (R10), Z18
+	VPBROADCASTD (DX), Z18
 	VPDPBUSD     Z18, Z16, Z0
 	VPDPBUSD     Z18, Z17, Z2
-	VPBROADCASTD 640(R10), Z18
+	VPBROADCASTD (DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z1
 	VPDPBUSD     Z18, Z17, Z3
-	VPBROADCASTD 1280(R10), Z18
+	VPBROADCASTD (DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z4
 	VPDPBUSD     Z18, Z17, Z6
-	VPBROADCASTD 1920(R10), Z18
+	VPBROADCASTD (R11), Z18
 	VPDPBUSD     Z18, Z16, Z5
 	VPDPBUSD     Z18, Z17, Z7
-	VPBROADCASTD 2560(R10), Z18
+	VPBROADCASTD (R11)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z8
 	VPDPBUSD     Z18, Z17, Z10
-	VPBROADCASTD 3200(R10), Z18
+	VPBROADCASTD (R11)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z9
 	VPDPBUSD     Z18, Z17, Z11
-	VPBROADCASTD 3840(R10), Z18
+	VPBROADCASTD (R12), Z18
 	VPDPBUSD     Z18, Z16, Z12
 	VPDPBUSD     Z18, Z17, Z14
-	VPBROADCASTD 4480(R10), Z18
+	VPBROADCASTD (R12)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z13
 	VPDPBUSD     Z18, Z17, Z15
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R13
 	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x02, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z16
-	VMULPS       Z16, Z0, Z0
 	VBROADCASTSS (DI), Z16
+	VMULPS       Z16, Z0, Z0
+	VBROADCASTSS (R8), Z16
 	VADDPS       Z16, Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z16
-	VMULPS       Z16, Z2, Z2
 	VBROADCASTSS (DI), Z16
+	VMULPS       Z16, Z2, Z2
+	VBROADCASTSS (R8), Z16
 	VADDPS       Z16, Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(SI), Z16
-	VMULPS       Z16, Z4, Z4
 	VBROADCASTSS 4(DI), Z16
+	VMULPS       Z16, Z4, Z4
+	VBROADCASTSS 4(R8), Z16
 	VADDPS       Z16, Z4, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMOVUPS      Z4, 256(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(SI), Z16
-	VMULPS       Z16, Z6, Z6
 	VBROADCASTSS 4(DI), Z16
+	VMULPS       Z16, Z6, Z6
+	VBROADCASTSS 4(R8), Z16
 	VADDPS       Z16, Z6, Z6
-	VMOVUPS      Z6, 2624(AX)
+	VMOVUPS      Z6, 320(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
 	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(SI), Z16
-	VMULPS       Z16, Z8, Z8
 	VBROADCASTSS 8(DI), Z16
+	VMULPS       Z16, Z8, Z8
+	VBROADCASTSS 8(R8), Z16
 	VADDPS       Z16, Z8, Z8
-	VMOVUPS      Z8, 5120(AX)
+	VMOVUPS      Z8, 512(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
 	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(SI), Z16
-	VMULPS       Z16, Z10, Z10
 	VBROADCASTSS 8(DI), Z16
+	VMULPS       Z16, Z10, Z10
+	VBROADCASTSS 8(R8), Z16
 	VADDPS       Z16, Z10, Z10
-	VMOVUPS      Z10, 5184(AX)
+	VMOVUPS      Z10, 576(AX)
 	VPSLLD       $0x08, Z13, Z13
 	VPADDD       Z13, Z12, Z12
 	VCVTDQ2PS    Z12, Z12
-	VBROADCASTSS 12(SI), Z16
-	VMULPS       Z16, Z12, Z12
 	VBROADCASTSS 12(DI), Z16
+	VMULPS       Z16, Z12, Z12
+	VBROADCASTSS 12(R8), Z16
 	VADDPS       Z16, Z12, Z12
-	VMOVUPS      Z12, 7680(AX)
+	VMOVUPS      Z12, 768(AX)
 	VPSLLD       $0x08, Z15, Z15
 	VPADDD       Z15, Z14, Z14
 	VCVTDQ2PS    Z14, Z14
-	VBROADCASTSS 12(SI), Z16
-	VMULPS       Z16, Z14, Z14
 	VBROADCASTSS 12(DI), Z16
+	VMULPS       Z16, Z14, Z14
+	VBROADCASTSS 12(R8), Z16
 	VADDPS       Z16, Z14, Z14
-	VMOVUPS      Z14, 7744(AX)
+	VMOVUPS      Z14, 832(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score8x4x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score8x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, R12
+	MOVQ         CX, R13
 
 step0:
-	VMOVDQU      (R12), Y8
-	VMOVDQU      32(R12), Y9
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 4(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
-	VMULPS       Y8, Y0, Y0
 	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (R8), Y8
 	VADDPS       Y8, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 544(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y6, Y6
-	VMOVUPS      Y6, 7680(AX)
+	VMOVUPS      Y6, 768(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       Y0, Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y7, Y7
-	VMOVUPS      Y7, 7712(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 4(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
-	VMULPS       Y8, Y0, Y0
 	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (R8), Y8
 	VADDPS       Y8, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y5, 608(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y6, Y6
-	VMOVUPS      Y6, 7744(AX)
+	VMOVUPS      Y6, 832(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       Y0, Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y7, Y7
-	VMOVUPS      Y7, 7776(AX)
+	VMOVUPS      Y7, 864(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI
-TEXT ·scoreScaled8x4x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x4x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+	MOVQ R11, R12
+	ADDQ BX, R12
+	LEAQ (R12)(BX*2), R12
 
 block:
 	VPXORD      Z1, Z1, Z1
 	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (BX), Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
 	VPXORD      Z3, Z3, Z3
 	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (BX), Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
 	VPXORD      Z5, Z5, Z5
 	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(BX), Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
 	VPXORD      Z7, Z7, Z7
 	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(BX), Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
 	VPXORD      Z9, Z9, Z9
 	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(BX), Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
 	VPXORD      Z11, Z11, Z11
 	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(BX), Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
 	VPXORD      Z13, Z13, Z13
 	VPXORD      Z12, Z12, Z12
-	VPSUBD.BCST 12(BX), Z12, Z12
+	VPSUBD.BCST 12(SI), Z12, Z12
 	VPXORD      Z15, Z15, Z15
 	VPXORD      Z14, Z14, Z14
-	VPSUBD.BCST 12(BX), Z14, Z14
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z14, Z14
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32    (CX), Z16
 	VMOVDQU32    64(CX), Z17
-	VPBROADCASTD (R10), Z18
+	VPBROADCASTD (DX), Z18
 	VPDPBUSD     Z18, Z16, Z0
 	VPDPBUSD     Z18, Z17, Z2
-	VPBROADCASTD 640(R10), Z18
+	VPBROADCASTD (DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z1
 	VPDPBUSD     Z18, Z17, Z3
-	VPBROADCASTD 1280(R10), Z18
+	VPBROADCASTD (DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z4
 	VPDPBUSD     Z18, Z17, Z6
-	VPBROADCASTD 1920(R10), Z18
+	VPBROADCASTD (R11), Z18
 	VPDPBUSD     Z18, Z16, Z5
 	VPDPBUSD     Z18, Z17, Z7
-	VPBROADCASTD 2560(R10), Z18
+	VPBROADCASTD (R11)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z8
 	VPDPBUSD     Z18, Z17, Z10
-	VPBROADCASTD 3200(R10), Z18
+	VPBROADCASTD (R11)(BX*2), Z18
 	VPDPBUSD     Z18, Z16, Z9
 	VPDPBUSD     Z18, Z17, Z11
-	VPBROADCASTD 3840(R10), Z18
+	VPBROADCASTD (R12), Z18
 	VPDPBUSD     Z18, Z16, Z12
 	VPDPBUSD     Z18, Z17, Z14
-	VPBROADCASTD 4480(R10), Z18
+	VPBROADCASTD (R12)(BX*1), Z18
 	VPDPBUSD     Z18, Z16, Z13
 	VPDPBUSD     Z18, Z17, Z15
-	ADDQ         $0x04, R10
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R13
 	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x02, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
 	VPSLLD       $0x08, Z1, Z1
 	VPADDD       Z1, Z0, Z0
 	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (SI), Z16
+	VBROADCASTSS (DI), Z16
 	VMULPS       Z16, Z0, Z0
-	VMULPS       (DI), Z0, Z0
+	VMULPS       (R8), Z0, Z0
 	VMOVUPS      Z0, (AX)
 	VPSLLD       $0x08, Z3, Z3
 	VPADDD       Z3, Z2, Z2
 	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (SI), Z16
+	VBROADCASTSS (DI), Z16
 	VMULPS       Z16, Z2, Z2
-	VMULPS       64(DI), Z2, Z2
+	VMULPS       64(R8), Z2, Z2
 	VMOVUPS      Z2, 64(AX)
 	VPSLLD       $0x08, Z5, Z5
 	VPADDD       Z5, Z4, Z4
 	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(SI), Z16
+	VBROADCASTSS 4(DI), Z16
 	VMULPS       Z16, Z4, Z4
-	VMULPS       (DI), Z4, Z4
-	VMOVUPS      Z4, 2560(AX)
+	VMULPS       (R8), Z4, Z4
+	VMOVUPS      Z4, 256(AX)
 	VPSLLD       $0x08, Z7, Z7
 	VPADDD       Z7, Z6, Z6
 	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(SI), Z16
+	VBROADCASTSS 4(DI), Z16
 	VMULPS       Z16, Z6, Z6
-	VMULPS       64(DI), Z6, Z6
-	VMOVUPS      Z6, 2624(AX)
+	VMULPS       64(R8), Z6, Z6
+	VMOVUPS      Z6, 320(AX)
 	VPSLLD       $0x08, Z9, Z9
 	VPADDD       Z9, Z8, Z8
 	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(SI), Z16
+	VBROADCASTSS 8(DI), Z16
 	VMULPS       Z16, Z8, Z8
-	VMULPS       (DI), Z8, Z8
-	VMOVUPS      Z8, 5120(AX)
+	VMULPS       (R8), Z8, Z8
+	VMOVUPS      Z8, 512(AX)
 	VPSLLD       $0x08, Z11, Z11
 	VPADDD       Z11, Z10, Z10
 	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(SI), Z16
+	VBROADCASTSS 8(DI), Z16
 	VMULPS       Z16, Z10, Z10
-	VMULPS       64(DI), Z10, Z10
-	VMOVUPS      Z10, 5184(AX)
+	VMULPS       64(R8), Z10, Z10
+	VMOVUPS      Z10, 576(AX)
 	VPSLLD       $0x08, Z13, Z13
 	VPADDD       Z13, Z12, Z12
 	VCVTDQ2PS    Z12, Z12
-	VBROADCASTSS 12(SI), Z16
+	VBROADCASTSS 12(DI), Z16
 	VMULPS       Z16, Z12, Z12
-	VMULPS       (DI), Z12, Z12
-	VMOVUPS      Z12, 7680(AX)
+	VMULPS       (R8), Z12, Z12
+	VMOVUPS      Z12, 768(AX)
 	VPSLLD       $0x08, Z15, Z15
 	VPADDD       Z15, Z14, Z14
 	VCVTDQ2PS    Z14, Z14
-	VBROADCASTSS 12(SI), Z16
+	VBROADCASTSS 12(DI), Z16
 	VMULPS       Z16, Z14, Z14
-	VMULPS       64(DI), Z14, Z14
-	VMOVUPS      Z14, 7744(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       64(R8), Z14, Z14
+	VMOVUPS      Z14, 832(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled8x4x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled8x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, R12
+	MOVQ         CX, R13
 
 step0:
-	VMOVDQU      (R12), Y8
-	VMOVDQU      32(R12), Y9
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 4(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       Y8, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       (DI), Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMULPS       (R8), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       32(DI), Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMULPS       32(R8), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       (DI), Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMULPS       (R8), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       32(DI), Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMULPS       32(R8), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VMULPS       (DI), Y6, Y6
-	VMOVUPS      Y6, 7680(AX)
+	VMULPS       (R8), Y6, Y6
+	VMOVUPS      Y6, 768(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y7, Y7
-	VMULPS       32(DI), Y7, Y7
-	VMOVUPS      Y7, 7712(AX)
-	VPBROADCASTD (BX), Y2
+	VMULPS       32(R8), Y7, Y7
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
 	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x08, Y8, Y8
 	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(R10), Y10
+	VPBROADCASTD 4(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1284(R10), Y10
+	VPBROADCASTD 4(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2564(R10), Y10
+	VPBROADCASTD 4(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3844(R10), Y10
+	VPBROADCASTD 4(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       Y8, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       64(DI), Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMULPS       64(R8), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       96(DI), Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMULPS       96(R8), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       64(DI), Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMULPS       64(R8), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       96(DI), Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMULPS       96(R8), Y5, Y5
+	VMOVUPS      Y5, 608(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VMULPS       64(DI), Y6, Y6
-	VMOVUPS      Y6, 7744(AX)
+	VMULPS       64(R8), Y6, Y6
+	VMOVUPS      Y6, 832(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y7, Y7
-	VMULPS       96(DI), Y7, Y7
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       96(R8), Y7, Y7
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func scoreHalf8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalf8x4x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+	MOVQ R11, R12
+	ADDQ BX, R12
+	LEAQ (R12)(BX*2), R12
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 12(SI), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(SI), Z14, Z14
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z16
+	VMOVDQU32    64(CX), Z17
+	VPBROADCASTD (DX), Z18
+	VPDPBUSD     Z18, Z16, Z0
+	VPDPBUSD     Z18, Z17, Z2
+	VPBROADCASTD (DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z16, Z1
+	VPDPBUSD     Z18, Z17, Z3
+	VPBROADCASTD (DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z16, Z4
+	VPDPBUSD     Z18, Z17, Z6
+	VPBROADCASTD (R11), Z18
+	VPDPBUSD     Z18, Z16, Z5
+	VPDPBUSD     Z18, Z17, Z7
+	VPBROADCASTD (R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z16, Z8
+	VPDPBUSD     Z18, Z17, Z10
+	VPBROADCASTD (R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z16, Z9
+	VPDPBUSD     Z18, Z17, Z11
+	VPBROADCASTD (R12), Z18
+	VPDPBUSD     Z18, Z16, Z12
+	VPDPBUSD     Z18, Z17, Z14
+	VPBROADCASTD (R12)(BX*1), Z18
+	VPDPBUSD     Z18, Z16, Z13
+	VPDPBUSD     Z18, Z17, Z15
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x02, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z0, Z0
+	VMULPS       Z16, Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z2, Z2
+	VMULPS       Z16, Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z4, Z4
+	VMULPS       Z16, Z4, Z4
+	VMOVUPS      Z4, 256(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z6, Z6
+	VMULPS       Z16, Z6, Z6
+	VMOVUPS      Z6, 320(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z8, Z8
+	VMULPS       Z16, Z8, Z8
+	VMOVUPS      Z8, 512(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z10, Z10
+	VMULPS       Z16, Z10, Z10
+	VMOVUPS      Z10, 576(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z12, Z12
+	VMULPS       Z16, Z12, Z12
+	VMOVUPS      Z12, 768(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z14, Z14
+	VMULPS       Z16, Z14, Z14
+	VMOVUPS      Z14, 832(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalf8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf8x4x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 4(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    (R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 768(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 4(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    32(R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 832(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x4x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x4x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R9
+	ADDQ      BX, R9
+	LEAQ      (R9)(BX*2), R9
+	MOVQ      R9, R10
+	ADDQ      BX, R10
+	LEAQ      (R10)(BX*2), R10
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
+	VPSUBD.BCST 4(SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 8(BX), Z5, Z5
+	VPSUBD.BCST 8(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 12(BX), Z7, Z7
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 12(SI), Z7, Z7
+	MOVQ        R8, R11
 
 step:
 	VMOVDQU32     (CX), Z9
 	VPANDD        Z0, Z9, Z10
 	VPSRLW        $0x04, Z9, Z9
 	VPANDD        Z0, Z9, Z9
-	VPDPBUSD.BCST (R8), Z10, Z1
-	VPDPBUSD.BCST 640(R8), Z10, Z2
-	VPDPBUSD.BCST 1280(R8), Z10, Z3
-	VPDPBUSD.BCST 1920(R8), Z10, Z4
-	VPDPBUSD.BCST 2560(R8), Z10, Z5
-	VPDPBUSD.BCST 3200(R8), Z10, Z6
-	VPDPBUSD.BCST 3840(R8), Z10, Z7
-	VPDPBUSD.BCST 4480(R8), Z10, Z8
-	VPDPBUSD.BCST 4(R8), Z9, Z1
-	VPDPBUSD.BCST 644(R8), Z9, Z2
-	VPDPBUSD.BCST 1284(R8), Z9, Z3
-	VPDPBUSD.BCST 1924(R8), Z9, Z4
-	VPDPBUSD.BCST 2564(R8), Z9, Z5
-	VPDPBUSD.BCST 3204(R8), Z9, Z6
-	VPDPBUSD.BCST 3844(R8), Z9, Z7
-	VPDPBUSD.BCST 4484(R8), Z9, Z8
-	ADDQ          $0x08, R8
+	VPDPBUSD.BCST (DX), Z10, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z10, Z2
+	VPDPBUSD.BCST (DX)(BX*2), Z10, Z3
+	VPDPBUSD.BCST (R9), Z10, Z4
+	VPDPBUSD.BCST (R9)(BX*1), Z10, Z5
+	VPDPBUSD.BCST (R9)(BX*2), Z10, Z6
+	VPDPBUSD.BCST (R10), Z10, Z7
+	VPDPBUSD.BCST (R10)(BX*1), Z10, Z8
+	VPDPBUSD.BCST 4(DX), Z9, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z9, Z2
+	VPDPBUSD.BCST 4(DX)(BX*2), Z9, Z3
+	VPDPBUSD.BCST 4(R9), Z9, Z4
+	VPDPBUSD.BCST 4(R9)(BX*1), Z9, Z5
+	VPDPBUSD.BCST 4(R9)(BX*2), Z9, Z6
+	VPDPBUSD.BCST 4(R10), Z9, Z7
+	VPDPBUSD.BCST 4(R10)(BX*1), Z9, Z8
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R9
+	ADDQ          $0x08, R10
 	ADDQ          $0x00000040, CX
-	DECQ          R9
+	DECQ          R11
 	JNZ           step
+	MOVQ          R8, R11
+	SHLQ          $0x03, R11
+	SUBQ          R11, DX
+	SUBQ          R11, R9
+	SUBQ          R11, R10
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VMOVUPS       Z1, (AX)
@@ -12199,66 +15138,70 @@ step:
 	VPADDD        Z8, Z7, Z7
 	VMOVUPS       Z7, 192(AX)
 	ADDQ          $0x00000100, AX
-	DECQ          SI
+	DECQ          DI
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x4x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x4x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R10
 
 step0:
 	VMOVDQU      (CX), Y8
 	VMOVDQU      32(CX), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R8), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R8), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R8), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R8), Y12
+	VPBROADCASTD (R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12267,22 +15210,22 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R8), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R8), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R8), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R8), Y12
+	VPBROADCASTD 4(R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12291,52 +15234,57 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R8), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R8), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R8), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R8), Y12
+	VPBROADCASTD 8(R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R8), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R8), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R8), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R8), Y10
+	VPBROADCASTD 12(R9), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R9
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step0
+	MOVQ         R8, R10
+	SHLQ         $0x04, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 64(AX)
@@ -12346,49 +15294,55 @@ step0:
 	VMOVUPS      Y6, 192(AX)
 	VMOVUPS      Y7, 224(AX)
 	ADDQ         $0x00000100, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x4x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x4x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·tile4x4x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·tile4x4x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ      sums+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      blocks+32(FP), SI
-	MOVQ      steps+40(FP), DI
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      blocks+40(FP), DI
+	MOVQ      steps+48(FP), R8
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R9
+	ADDQ      BX, R9
+	LEAQ      (R9)(BX*2), R9
+	MOVQ      R9, R10
+	ADDQ      BX, R10
+	LEAQ      (R10)(BX*2), R10
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
 	VPXORD      Z14, Z14, Z14
 	VPXORD      Z13, Z13, Z13
-	VPSUBD.BCST 12(BX), Z13, Z13
+	VPSUBD.BCST 12(SI), Z13, Z13
 	VPXORD      Z16, Z16, Z16
 	VPXORD      Z15, Z15, Z15
-	VPSUBD.BCST 12(BX), Z15, Z15
-	MOVQ        DX, R8
-	MOVQ        DI, R9
+	VPSUBD.BCST 12(SI), Z15, Z15
+	MOVQ        R8, R11
 
 step:
 	VMOVDQU32    (CX), Z17
@@ -12399,58 +15353,65 @@ step:
 	VPANDD       Z0, Z19, Z20
 	VPSRLW       $0x04, Z19, Z19
 	VPANDD       Z0, Z19, Z19
-	VPBROADCASTD (R8), Z21
+	VPBROADCASTD (DX), Z21
 	VPDPBUSD     Z21, Z18, Z1
 	VPDPBUSD     Z21, Z20, Z3
-	VPBROADCASTD 640(R8), Z21
+	VPBROADCASTD (DX)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z2
 	VPDPBUSD     Z21, Z20, Z4
-	VPBROADCASTD 1280(R8), Z21
+	VPBROADCASTD (DX)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z5
 	VPDPBUSD     Z21, Z20, Z7
-	VPBROADCASTD 1920(R8), Z21
+	VPBROADCASTD (R9), Z21
 	VPDPBUSD     Z21, Z18, Z6
 	VPDPBUSD     Z21, Z20, Z8
-	VPBROADCASTD 2560(R8), Z21
+	VPBROADCASTD (R9)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z9
 	VPDPBUSD     Z21, Z20, Z11
-	VPBROADCASTD 3200(R8), Z21
+	VPBROADCASTD (R9)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z10
 	VPDPBUSD     Z21, Z20, Z12
-	VPBROADCASTD 3840(R8), Z21
+	VPBROADCASTD (R10), Z21
 	VPDPBUSD     Z21, Z18, Z13
 	VPDPBUSD     Z21, Z20, Z15
-	VPBROADCASTD 4480(R8), Z21
+	VPBROADCASTD (R10)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z14
 	VPDPBUSD     Z21, Z20, Z16
-	VPBROADCASTD 4(R8), Z18
+	VPBROADCASTD 4(DX), Z18
 	VPDPBUSD     Z18, Z17, Z1
 	VPDPBUSD     Z18, Z19, Z3
-	VPBROADCASTD 644(R8), Z18
+	VPBROADCASTD 4(DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z2
 	VPDPBUSD     Z18, Z19, Z4
-	VPBROADCASTD 1284(R8), Z18
+	VPBROADCASTD 4(DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z5
 	VPDPBUSD     Z18, Z19, Z7
-	VPBROADCASTD 1924(R8), Z18
+	VPBROADCASTD 4(R9), Z18
 	VPDPBUSD     Z18, Z17, Z6
 	VPDPBUSD     Z18, Z19, Z8
-	VPBROADCASTD 2564(R8), Z18
+	VPBROADCASTD 4(R9)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z9
 	VPDPBUSD     Z18, Z19, Z11
-	VPBROADCASTD 3204(R8), Z18
+	VPBROADCASTD 4(R9)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z10
 	VPDPBUSD     Z18, Z19, Z12
-	VPBROADCASTD 3844(R8), Z18
+	VPBROADCASTD 4(R10), Z18
 	VPDPBUSD     Z18, Z17, Z13
 	VPDPBUSD     Z18, Z19, Z15
-	VPBROADCASTD 4484(R8), Z18
+	VPBROADCASTD 4(R10)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z14
 	VPDPBUSD     Z18, Z19, Z16
-	ADDQ         $0x08, R8
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
+	ADDQ         $0x08, R10
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R11
 	JNZ          step
+	MOVQ         R8, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	SUBQ         R11, R9
+	SUBQ         R11, R10
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VMOVUPS      Z1, (AX)
@@ -12476,67 +15437,71 @@ step:
 	VPADDD       Z16, Z15, Z15
 	VMOVUPS      Z15, 448(AX)
 	ADDQ         $0x00000200, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func tile4x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+// func tile4x4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·tile4x4x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·tile4x4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+	ADDQ BX, BX
+	MOVQ DX, R9
+	ADDQ BX, R9
+	LEAQ (R9)(BX*2), R9
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
-	MOVQ         CX, R10
+	MOVQ         R8, R10
+	MOVQ         CX, R11
 
 step0:
-	VMOVDQU      (R10), Y8
-	VMOVDQU      32(R10), Y9
+	VMOVDQU      (R11), Y8
+	VMOVDQU      32(R11), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R8), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R8), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R8), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R8), Y12
+	VPBROADCASTD (R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12545,22 +15510,22 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R8), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R8), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R8), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R8), Y12
+	VPBROADCASTD 4(R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12569,52 +15534,57 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R8), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R8), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R8), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R8), Y12
+	VPBROADCASTD 8(R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R8), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R8), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R8), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R8), Y10
+	VPBROADCASTD 12(R9), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R8
-	ADDQ         $0x00000080, R10
-	DECQ         R9
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R9
+	ADDQ         $0x00000080, R11
+	DECQ         R10
 	JNZ          step0
+	MOVQ         R8, R10
+	SHLQ         $0x04, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 128(AX)
@@ -12623,50 +15593,49 @@ step0:
 	VMOVUPS      Y5, 288(AX)
 	VMOVUPS      Y6, 384(AX)
 	VMOVUPS      Y7, 416(AX)
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R10
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R8), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R8), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R8), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R8), Y12
+	VPBROADCASTD (R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12675,22 +15644,22 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R8), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R8), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R8), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R8), Y12
+	VPBROADCASTD 4(R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12699,52 +15668,57 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R8), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R8), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R8), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R8), Y12
+	VPBROADCASTD 8(R9), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R8), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R8), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R8), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R8), Y10
+	VPBROADCASTD 12(R9), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R9
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step1
+	MOVQ         R8, R10
+	SHLQ         $0x04, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	VMOVUPS      Y2, 192(AX)
@@ -12754,164 +15728,181 @@ step1:
 	VMOVUPS      Y6, 448(AX)
 	VMOVUPS      Y7, 480(AX)
 	ADDQ         $0x00000200, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x4x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x4x1AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x4x1AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+	MOVQ      R11, R12
+	ADDQ      BX, R12
+	LEAQ      (R12)(BX*2), R12
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST 4(BX), Z3, Z3
+	VPSUBD.BCST 4(SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 8(BX), Z5, Z5
+	VPSUBD.BCST 8(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 12(BX), Z7, Z7
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z7, Z7
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32     (CX), Z9
 	VPANDD        Z0, Z9, Z10
 	VPSRLW        $0x04, Z9, Z9
 	VPANDD        Z0, Z9, Z9
-	VPDPBUSD.BCST (R10), Z10, Z1
-	VPDPBUSD.BCST 640(R10), Z10, Z2
-	VPDPBUSD.BCST 1280(R10), Z10, Z3
-	VPDPBUSD.BCST 1920(R10), Z10, Z4
-	VPDPBUSD.BCST 2560(R10), Z10, Z5
-	VPDPBUSD.BCST 3200(R10), Z10, Z6
-	VPDPBUSD.BCST 3840(R10), Z10, Z7
-	VPDPBUSD.BCST 4480(R10), Z10, Z8
-	VPDPBUSD.BCST 4(R10), Z9, Z1
-	VPDPBUSD.BCST 644(R10), Z9, Z2
-	VPDPBUSD.BCST 1284(R10), Z9, Z3
-	VPDPBUSD.BCST 1924(R10), Z9, Z4
-	VPDPBUSD.BCST 2564(R10), Z9, Z5
-	VPDPBUSD.BCST 3204(R10), Z9, Z6
-	VPDPBUSD.BCST 3844(R10), Z9, Z7
-	VPDPBUSD.BCST 4484(R10), Z9, Z8
-	ADDQ          $0x08, R10
+	VPDPBUSD.BCST (DX), Z10, Z1
+	VPDPBUSD.BCST (DX)(BX*1), Z10, Z2
+	VPDPBUSD.BCST (DX)(BX*2), Z10, Z3
+	VPDPBUSD.BCST (R11), Z10, Z4
+	VPDPBUSD.BCST (R11)(BX*1), Z10, Z5
+	VPDPBUSD.BCST (R11)(BX*2), Z10, Z6
+	VPDPBUSD.BCST (R12), Z10, Z7
+	VPDPBUSD.BCST (R12)(BX*1), Z10, Z8
+	VPDPBUSD.BCST 4(DX), Z9, Z1
+	VPDPBUSD.BCST 4(DX)(BX*1), Z9, Z2
+	VPDPBUSD.BCST 4(DX)(BX*2), Z9, Z3
+	VPDPBUSD.BCST 4(R11), Z9, Z4
+	VPDPBUSD.BCST 4(R11)(BX*1), Z9, Z5
+	VPDPBUSD.BCST 4(R11)(BX*2), Z9, Z6
+	VPDPBUSD.BCST 4(R12), Z9, Z7
+	VPDPBUSD.BCST 4(R12)(BX*1), Z9, Z8
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R11
+	ADDQ          $0x08, R12
 	ADDQ          $0x00000040, CX
-	DECQ          R11
+	DECQ          R13
 	JNZ           step
+	MOVQ          R10, R13
+	SHLQ          $0x03, R13
+	SUBQ          R13, DX
+	SUBQ          R13, R11
+	SUBQ          R13, R12
 	VPSLLD        $0x08, Z2, Z2
 	VPADDD        Z2, Z1, Z1
 	VCVTDQ2PS     Z1, Z1
-	VBROADCASTSS  (DI), Z9
+	VBROADCASTSS  (R8), Z9
 	VMULPS        Z9, Z1, Z1
-	VBROADCASTSS  (SI), Z9
+	VBROADCASTSS  (DI), Z9
 	VMULPS        (AX), Z9, Z9
 	VADDPS        Z1, Z9, Z1
 	VMOVUPS       Z1, (AX)
 	VPSLLD        $0x08, Z4, Z4
 	VPADDD        Z4, Z3, Z3
 	VCVTDQ2PS     Z3, Z3
-	VBROADCASTSS  4(DI), Z9
+	VBROADCASTSS  4(R8), Z9
 	VMULPS        Z9, Z3, Z3
-	VBROADCASTSS  4(SI), Z9
-	VMULPS        2560(AX), Z9, Z9
+	VBROADCASTSS  4(DI), Z9
+	VMULPS        128(AX), Z9, Z9
 	VADDPS        Z3, Z9, Z3
-	VMOVUPS       Z3, 2560(AX)
+	VMOVUPS       Z3, 128(AX)
 	VPSLLD        $0x08, Z6, Z6
 	VPADDD        Z6, Z5, Z5
 	VCVTDQ2PS     Z5, Z5
-	VBROADCASTSS  8(DI), Z9
+	VBROADCASTSS  8(R8), Z9
 	VMULPS        Z9, Z5, Z5
-	VBROADCASTSS  8(SI), Z9
-	VMULPS        5120(AX), Z9, Z9
+	VBROADCASTSS  8(DI), Z9
+	VMULPS        256(AX), Z9, Z9
 	VADDPS        Z5, Z9, Z5
-	VMOVUPS       Z5, 5120(AX)
+	VMOVUPS       Z5, 256(AX)
 	VPSLLD        $0x08, Z8, Z8
 	VPADDD        Z8, Z7, Z7
 	VCVTDQ2PS     Z7, Z7
-	VBROADCASTSS  12(DI), Z9
+	VBROADCASTSS  12(R8), Z9
 	VMULPS        Z9, Z7, Z7
-	VBROADCASTSS  12(SI), Z9
-	VMULPS        7680(AX), Z9, Z9
+	VBROADCASTSS  12(DI), Z9
+	VMULPS        384(AX), Z9, Z9
 	VADDPS        Z7, Z9, Z7
-	VMOVUPS       Z7, 7680(AX)
-	ADDQ          $0x00000040, AX
-	DECQ          R8
+	VMOVUPS       Z7, 384(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
 	JNZ           block
 	VZEROUPPER
 	RET
 
-// func value4x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x4x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x4x1AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x4x1AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step0:
 	VMOVDQU      (CX), Y8
 	VMOVDQU      32(CX), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12920,22 +15911,22 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 4(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -12944,154 +15935,165 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 8(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 12(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
 	ADDQ         $0x00000040, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (R8), Y8
 	VMULPS       Y8, Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       (AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 288(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7680(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VCVTDQ2PS    Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7712(AX), Y0, Y0
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         R8
+	VMOVUPS      Y7, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x4x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·value4x4x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·value4x4x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      o+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      r+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      r+40(FP), DI
+	MOVQ      unit+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+	MOVQ      R11, R12
+	ADDQ      BX, R12
+	LEAQ      (R12)(BX*2), R12
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
 	VPXORD      Z14, Z14, Z14
 	VPXORD      Z13, Z13, Z13
-	VPSUBD.BCST 12(BX), Z13, Z13
+	VPSUBD.BCST 12(SI), Z13, Z13
 	VPXORD      Z16, Z16, Z16
 	VPXORD      Z15, Z15, Z15
-	VPSUBD.BCST 12(BX), Z15, Z15
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z15, Z15
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32    (CX), Z17
@@ -13102,194 +16104,205 @@ step:
 	VPANDD       Z0, Z19, Z20
 	VPSRLW       $0x04, Z19, Z19
 	VPANDD       Z0, Z19, Z19
-	VPBROADCASTD (R10), Z21
+	VPBROADCASTD (DX), Z21
 	VPDPBUSD     Z21, Z18, Z1
 	VPDPBUSD     Z21, Z20, Z3
-	VPBROADCASTD 640(R10), Z21
+	VPBROADCASTD (DX)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z2
 	VPDPBUSD     Z21, Z20, Z4
-	VPBROADCASTD 1280(R10), Z21
+	VPBROADCASTD (DX)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z5
 	VPDPBUSD     Z21, Z20, Z7
-	VPBROADCASTD 1920(R10), Z21
+	VPBROADCASTD (R11), Z21
 	VPDPBUSD     Z21, Z18, Z6
 	VPDPBUSD     Z21, Z20, Z8
-	VPBROADCASTD 2560(R10), Z21
+	VPBROADCASTD (R11)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z9
 	VPDPBUSD     Z21, Z20, Z11
-	VPBROADCASTD 3200(R10), Z21
+	VPBROADCASTD (R11)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z10
 	VPDPBUSD     Z21, Z20, Z12
-	VPBROADCASTD 3840(R10), Z21
+	VPBROADCASTD (R12), Z21
 	VPDPBUSD     Z21, Z18, Z13
 	VPDPBUSD     Z21, Z20, Z15
-	VPBROADCASTD 4480(R10), Z21
+	VPBROADCASTD (R12)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z14
 	VPDPBUSD     Z21, Z20, Z16
-	VPBROADCASTD 4(R10), Z18
+	VPBROADCASTD 4(DX), Z18
 	VPDPBUSD     Z18, Z17, Z1
 	VPDPBUSD     Z18, Z19, Z3
-	VPBROADCASTD 644(R10), Z18
+	VPBROADCASTD 4(DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z2
 	VPDPBUSD     Z18, Z19, Z4
-	VPBROADCASTD 1284(R10), Z18
+	VPBROADCASTD 4(DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z5
 	VPDPBUSD     Z18, Z19, Z7
-	VPBROADCASTD 1924(R10), Z18
+	VPBROADCASTD 4(R11), Z18
 	VPDPBUSD     Z18, Z17, Z6
 	VPDPBUSD     Z18, Z19, Z8
-	VPBROADCASTD 2564(R10), Z18
+	VPBROADCASTD 4(R11)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z9
 	VPDPBUSD     Z18, Z19, Z11
-	VPBROADCASTD 3204(R10), Z18
+	VPBROADCASTD 4(R11)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z10
 	VPDPBUSD     Z18, Z19, Z12
-	VPBROADCASTD 3844(R10), Z18
+	VPBROADCASTD 4(R12), Z18
 	VPDPBUSD     Z18, Z17, Z13
 	VPDPBUSD     Z18, Z19, Z15
-	VPBROADCASTD 4484(R10), Z18
+	VPBROADCASTD 4(R12)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z14
 	VPDPBUSD     Z18, Z19, Z16
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R13
 	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z17
+	VBROADCASTSS (R8), Z17
 	VMULPS       Z17, Z1, Z1
-	VBROADCASTSS (SI), Z17
+	VBROADCASTSS (DI), Z17
 	VMULPS       (AX), Z17, Z17
 	VADDPS       Z1, Z17, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z17
+	VBROADCASTSS (R8), Z17
 	VMULPS       Z17, Z3, Z3
-	VBROADCASTSS (SI), Z17
+	VBROADCASTSS (DI), Z17
 	VMULPS       64(AX), Z17, Z17
 	VADDPS       Z3, Z17, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(DI), Z17
+	VBROADCASTSS 4(R8), Z17
 	VMULPS       Z17, Z5, Z5
-	VBROADCASTSS 4(SI), Z17
-	VMULPS       2560(AX), Z17, Z17
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       128(AX), Z17, Z17
 	VADDPS       Z5, Z17, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMOVUPS      Z5, 128(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(DI), Z17
+	VBROADCASTSS 4(R8), Z17
 	VMULPS       Z17, Z7, Z7
-	VBROADCASTSS 4(SI), Z17
-	VMULPS       2624(AX), Z17, Z17
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       192(AX), Z17, Z17
 	VADDPS       Z7, Z17, Z7
-	VMOVUPS      Z7, 2624(AX)
+	VMOVUPS      Z7, 192(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
 	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(DI), Z17
+	VBROADCASTSS 8(R8), Z17
 	VMULPS       Z17, Z9, Z9
-	VBROADCASTSS 8(SI), Z17
-	VMULPS       5120(AX), Z17, Z17
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       256(AX), Z17, Z17
 	VADDPS       Z9, Z17, Z9
-	VMOVUPS      Z9, 5120(AX)
+	VMOVUPS      Z9, 256(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
 	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(DI), Z17
+	VBROADCASTSS 8(R8), Z17
 	VMULPS       Z17, Z11, Z11
-	VBROADCASTSS 8(SI), Z17
-	VMULPS       5184(AX), Z17, Z17
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       320(AX), Z17, Z17
 	VADDPS       Z11, Z17, Z11
-	VMOVUPS      Z11, 5184(AX)
+	VMOVUPS      Z11, 320(AX)
 	VPSLLD       $0x08, Z14, Z14
 	VPADDD       Z14, Z13, Z13
 	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 12(DI), Z17
+	VBROADCASTSS 12(R8), Z17
 	VMULPS       Z17, Z13, Z13
-	VBROADCASTSS 12(SI), Z17
-	VMULPS       7680(AX), Z17, Z17
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       384(AX), Z17, Z17
 	VADDPS       Z13, Z17, Z13
-	VMOVUPS      Z13, 7680(AX)
+	VMOVUPS      Z13, 384(AX)
 	VPSLLD       $0x08, Z16, Z16
 	VPADDD       Z16, Z15, Z15
 	VCVTDQ2PS    Z15, Z15
-	VBROADCASTSS 12(DI), Z17
+	VBROADCASTSS 12(R8), Z17
 	VMULPS       Z17, Z15, Z15
-	VBROADCASTSS 12(SI), Z17
-	VMULPS       7744(AX), Z17, Z17
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       448(AX), Z17, Z17
 	VADDPS       Z15, Z17, Z15
-	VMOVUPS      Z15, 7744(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Z15, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func value4x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+// func value4x4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·value4x4x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·value4x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ r+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ r+40(FP), DI
+	MOVQ unit+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, R12
+	MOVQ         CX, R13
 
 step0:
-	VMOVDQU      (R12), Y8
-	VMOVDQU      32(R12), Y9
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -13298,22 +16311,22 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 4(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -13322,152 +16335,156 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 8(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 12(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (R8), Y8
 	VMULPS       Y8, Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       (AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 160(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 288(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7680(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VCVTDQ2PS    Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7712(AX), Y0, Y0
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y7, 416(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -13476,22 +16493,22 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 4(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -13500,154 +16517,165 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 8(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 12(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
+	VBROADCASTSS (R8), Y8
 	VMULPS       Y8, Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       64(AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
+	VBROADCASTSS (R8), Y0
 	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2624(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VCVTDQ2PS    Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 224(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5184(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VCVTDQ2PS    Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       320(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 320(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       5216(AX), Y0, Y0
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y5, 352(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7744(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7744(AX)
-	VCVTDQ2PS    Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       448(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 448(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       7776(AX), Y0, Y0
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         R8
+	VMOVUPS      Y7, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·score4x4x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·score4x4x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      add+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      add+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+	MOVQ      R11, R12
+	ADDQ      BX, R12
+	LEAQ      (R12)(BX*2), R12
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
 	VPXORD      Z14, Z14, Z14
 	VPXORD      Z13, Z13, Z13
-	VPSUBD.BCST 12(BX), Z13, Z13
+	VPSUBD.BCST 12(SI), Z13, Z13
 	VPXORD      Z16, Z16, Z16
 	VPXORD      Z15, Z15, Z15
-	VPSUBD.BCST 12(BX), Z15, Z15
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z15, Z15
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32    (CX), Z17
@@ -13658,186 +16686,197 @@ step:
 	VPANDD       Z0, Z19, Z20
 	VPSRLW       $0x04, Z19, Z19
 	VPANDD       Z0, Z19, Z19
-	VPBROADCASTD (R10), Z21
+	VPBROADCASTD (DX), Z21
 	VPDPBUSD     Z21, Z18, Z1
 	VPDPBUSD     Z21, Z20, Z3
-	VPBROADCASTD 640(R10), Z21
+	VPBROADCASTD (DX)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z2
 	VPDPBUSD     Z21, Z20, Z4
-	VPBROADCASTD 1280(R10), Z21
+	VPBROADCASTD (DX)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z5
 	VPDPBUSD     Z21, Z20, Z7
-	VPBROADCASTD 1920(R10), Z21
+	VPBROADCASTD (R11), Z21
 	VPDPBUSD     Z21, Z18, Z6
 	VPDPBUSD     Z21, Z20, Z8
-	VPBROADCASTD 2560(R10), Z21
+	VPBROADCASTD (R11)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z9
 	VPDPBUSD     Z21, Z20, Z11
-	VPBROADCASTD 3200(R10), Z21
+	VPBROADCASTD (R11)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z10
 	VPDPBUSD     Z21, Z20, Z12
-	VPBROADCASTD 3840(R10), Z21
+	VPBROADCASTD (R12), Z21
 	VPDPBUSD     Z21, Z18, Z13
 	VPDPBUSD     Z21, Z20, Z15
-	VPBROADCASTD 4480(R10), Z21
+	VPBROADCASTD (R12)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z14
 	VPDPBUSD     Z21, Z20, Z16
-	VPBROADCASTD 4(R10), Z18
+	VPBROADCASTD 4(DX), Z18
 	VPDPBUSD     Z18, Z17, Z1
 	VPDPBUSD     Z18, Z19, Z3
-	VPBROADCASTD 644(R10), Z18
+	VPBROADCASTD 4(DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z2
 	VPDPBUSD     Z18, Z19, Z4
-	VPBROADCASTD 1284(R10), Z18
+	VPBROADCASTD 4(DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z5
 	VPDPBUSD     Z18, Z19, Z7
-	VPBROADCASTD 1924(R10), Z18
+	VPBROADCASTD 4(R11), Z18
 	VPDPBUSD     Z18, Z17, Z6
 	VPDPBUSD     Z18, Z19, Z8
-	VPBROADCASTD 2564(R10), Z18
+	VPBROADCASTD 4(R11)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z9
 	VPDPBUSD     Z18, Z19, Z11
-	VPBROADCASTD 3204(R10), Z18
+	VPBROADCASTD 4(R11)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z10
 	VPDPBUSD     Z18, Z19, Z12
-	VPBROADCASTD 3844(R10), Z18
+	VPBROADCASTD 4(R12), Z18
 	VPDPBUSD     Z18, Z17, Z13
 	VPDPBUSD     Z18, Z19, Z15
-	VPBROADCASTD 4484(R10), Z18
+	VPBROADCASTD 4(R12)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z14
 	VPDPBUSD     Z18, Z19, Z16
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R13
 	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z17
-	VMULPS       Z17, Z1, Z1
 	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z1, Z1
+	VBROADCASTSS (R8), Z17
 	VADDPS       Z17, Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z17
-	VMULPS       Z17, Z3, Z3
 	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z3, Z3
+	VBROADCASTSS (R8), Z17
 	VADDPS       Z17, Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(SI), Z17
-	VMULPS       Z17, Z5, Z5
 	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z5, Z5
+	VBROADCASTSS 4(R8), Z17
 	VADDPS       Z17, Z5, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMOVUPS      Z5, 256(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(SI), Z17
-	VMULPS       Z17, Z7, Z7
 	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z7, Z7
+	VBROADCASTSS 4(R8), Z17
 	VADDPS       Z17, Z7, Z7
-	VMOVUPS      Z7, 2624(AX)
+	VMOVUPS      Z7, 320(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
 	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(SI), Z17
-	VMULPS       Z17, Z9, Z9
 	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z9, Z9
+	VBROADCASTSS 8(R8), Z17
 	VADDPS       Z17, Z9, Z9
-	VMOVUPS      Z9, 5120(AX)
+	VMOVUPS      Z9, 512(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
 	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(SI), Z17
-	VMULPS       Z17, Z11, Z11
 	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z11, Z11
+	VBROADCASTSS 8(R8), Z17
 	VADDPS       Z17, Z11, Z11
-	VMOVUPS      Z11, 5184(AX)
+	VMOVUPS      Z11, 576(AX)
 	VPSLLD       $0x08, Z14, Z14
 	VPADDD       Z14, Z13, Z13
 	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 12(SI), Z17
-	VMULPS       Z17, Z13, Z13
 	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z13, Z13
+	VBROADCASTSS 12(R8), Z17
 	VADDPS       Z17, Z13, Z13
-	VMOVUPS      Z13, 7680(AX)
+	VMOVUPS      Z13, 768(AX)
 	VPSLLD       $0x08, Z16, Z16
 	VPADDD       Z16, Z15, Z15
 	VCVTDQ2PS    Z15, Z15
-	VBROADCASTSS 12(SI), Z17
-	VMULPS       Z17, Z15, Z15
 	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z15, Z15
+	VBROADCASTSS 12(R8), Z17
 	VADDPS       Z17, Z15, Z15
-	VMOVUPS      Z15, 7744(AX)
+	VMOVUPS      Z15, 832(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func score4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+// func score4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·score4x4x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·score4x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ add+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ add+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, R12
+	MOVQ         CX, R13
 
 step0:
-	VMOVDQU      (R12), Y8
-	VMOVDQU      32(R12), Y9
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -13846,22 +16885,22 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 4(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -13870,144 +16909,148 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 8(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 12(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
-	VMULPS       Y8, Y0, Y0
 	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (R8), Y8
 	VADDPS       Y8, Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMOVUPS      Y5, 544(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y6, Y6
-	VMOVUPS      Y6, 7680(AX)
+	VMOVUPS      Y6, 768(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       Y0, Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y7, Y7
-	VMOVUPS      Y7, 7712(AX)
-	VPBROADCASTD (BX), Y2
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -14016,22 +17059,22 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 4(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -14040,146 +17083,157 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 8(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 12(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
-	VMULPS       Y8, Y0, Y0
 	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y0, Y0
+	VBROADCASTSS (R8), Y8
 	VADDPS       Y8, Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
-	VMULPS       Y0, Y1, Y1
 	VBROADCASTSS (DI), Y0
+	VMULPS       Y0, Y1, Y1
+	VBROADCASTSS (R8), Y0
 	VADDPS       Y0, Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VBROADCASTSS 4(DI), Y0
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       Y0, Y3, Y3
 	VBROADCASTSS 4(DI), Y0
+	VMULPS       Y0, Y3, Y3
+	VBROADCASTSS 4(R8), Y0
 	VADDPS       Y0, Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 8(DI), Y0
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       Y0, Y5, Y5
 	VBROADCASTSS 8(DI), Y0
+	VMULPS       Y0, Y5, Y5
+	VBROADCASTSS 8(R8), Y0
 	VADDPS       Y0, Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMOVUPS      Y5, 608(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 12(DI), Y0
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y6, Y6
-	VMOVUPS      Y6, 7744(AX)
+	VMOVUPS      Y6, 832(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
-	VMULPS       Y0, Y7, Y7
 	VBROADCASTSS 12(DI), Y0
+	VMULPS       Y0, Y7, Y7
+	VBROADCASTSS 12(R8), Y0
 	VADDPS       Y0, Y7, Y7
-	VMOVUPS      Y7, 7776(AX)
+	VMOVUPS      Y7, 864(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
-TEXT ·scoreScaled4x4x2AVX512(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x4x2AVX512(SB), NOSPLIT, $0-72
 	MOVQ      z+0(FP), AX
 	MOVQ      codes+8(FP), CX
 	MOVQ      coef+16(FP), DX
-	MOVQ      bias+24(FP), BX
-	MOVQ      unit+32(FP), SI
-	MOVQ      scale+40(FP), DI
-	MOVQ      blocks+48(FP), R8
-	MOVQ      steps+56(FP), R9
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
 	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+	MOVQ      R11, R12
+	ADDQ      BX, R12
+	LEAQ      (R12)(BX*2), R12
 
 block:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (BX), Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
 	VPXORD      Z4, Z4, Z4
 	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (BX), Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
 	VPXORD      Z6, Z6, Z6
 	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(BX), Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
 	VPXORD      Z8, Z8, Z8
 	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(BX), Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
 	VPXORD      Z10, Z10, Z10
 	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(BX), Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
 	VPXORD      Z12, Z12, Z12
 	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(BX), Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
 	VPXORD      Z14, Z14, Z14
 	VPXORD      Z13, Z13, Z13
-	VPSUBD.BCST 12(BX), Z13, Z13
+	VPSUBD.BCST 12(SI), Z13, Z13
 	VPXORD      Z16, Z16, Z16
 	VPXORD      Z15, Z15, Z15
-	VPSUBD.BCST 12(BX), Z15, Z15
-	MOVQ        DX, R10
-	MOVQ        R9, R11
+	VPSUBD.BCST 12(SI), Z15, Z15
+	MOVQ        R10, R13
 
 step:
 	VMOVDQU32    (CX), Z17
@@ -14190,179 +17244,190 @@ step:
 	VPANDD       Z0, Z19, Z20
 	VPSRLW       $0x04, Z19, Z19
 	VPANDD       Z0, Z19, Z19
-	VPBROADCASTD (R10), Z21
+	VPBROADCASTD (DX), Z21
 	VPDPBUSD     Z21, Z18, Z1
 	VPDPBUSD     Z21, Z20, Z3
-	VPBROADCASTD 640(R10), Z21
+	VPBROADCASTD (DX)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z2
 	VPDPBUSD     Z21, Z20, Z4
-	VPBROADCASTD 1280(R10), Z21
+	VPBROADCASTD (DX)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z5
 	VPDPBUSD     Z21, Z20, Z7
-	VPBROADCASTD 1920(R10), Z21
+	VPBROADCASTD (R11), Z21
 	VPDPBUSD     Z21, Z18, Z6
 	VPDPBUSD     Z21, Z20, Z8
-	VPBROADCASTD 2560(R10), Z21
+	VPBROADCASTD (R11)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z9
 	VPDPBUSD     Z21, Z20, Z11
-	VPBROADCASTD 3200(R10), Z21
+	VPBROADCASTD (R11)(BX*2), Z21
 	VPDPBUSD     Z21, Z18, Z10
 	VPDPBUSD     Z21, Z20, Z12
-	VPBROADCASTD 3840(R10), Z21
+	VPBROADCASTD (R12), Z21
 	VPDPBUSD     Z21, Z18, Z13
 	VPDPBUSD     Z21, Z20, Z15
-	VPBROADCASTD 4480(R10), Z21
+	VPBROADCASTD (R12)(BX*1), Z21
 	VPDPBUSD     Z21, Z18, Z14
 	VPDPBUSD     Z21, Z20, Z16
-	VPBROADCASTD 4(R10), Z18
+	VPBROADCASTD 4(DX), Z18
 	VPDPBUSD     Z18, Z17, Z1
 	VPDPBUSD     Z18, Z19, Z3
-	VPBROADCASTD 644(R10), Z18
+	VPBROADCASTD 4(DX)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z2
 	VPDPBUSD     Z18, Z19, Z4
-	VPBROADCASTD 1284(R10), Z18
+	VPBROADCASTD 4(DX)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z5
 	VPDPBUSD     Z18, Z19, Z7
-	VPBROADCASTD 1924(R10), Z18
+	VPBROADCASTD 4(R11), Z18
 	VPDPBUSD     Z18, Z17, Z6
 	VPDPBUSD     Z18, Z19, Z8
-	VPBROADCASTD 2564(R10), Z18
+	VPBROADCASTD 4(R11)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z9
 	VPDPBUSD     Z18, Z19, Z11
-	VPBROADCASTD 3204(R10), Z18
+	VPBROADCASTD 4(R11)(BX*2), Z18
 	VPDPBUSD     Z18, Z17, Z10
 	VPDPBUSD     Z18, Z19, Z12
-	VPBROADCASTD 3844(R10), Z18
+	VPBROADCASTD 4(R12), Z18
 	VPDPBUSD     Z18, Z17, Z13
 	VPDPBUSD     Z18, Z19, Z15
-	VPBROADCASTD 4484(R10), Z18
+	VPBROADCASTD 4(R12)(BX*1), Z18
 	VPDPBUSD     Z18, Z17, Z14
 	VPDPBUSD     Z18, Z19, Z16
-	ADDQ         $0x08, R10
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R13
 	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
 	VPSLLD       $0x08, Z2, Z2
 	VPADDD       Z2, Z1, Z1
 	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (SI), Z17
+	VBROADCASTSS (DI), Z17
 	VMULPS       Z17, Z1, Z1
-	VMULPS       (DI), Z1, Z1
+	VMULPS       (R8), Z1, Z1
 	VMOVUPS      Z1, (AX)
 	VPSLLD       $0x08, Z4, Z4
 	VPADDD       Z4, Z3, Z3
 	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (SI), Z17
+	VBROADCASTSS (DI), Z17
 	VMULPS       Z17, Z3, Z3
-	VMULPS       64(DI), Z3, Z3
+	VMULPS       64(R8), Z3, Z3
 	VMOVUPS      Z3, 64(AX)
 	VPSLLD       $0x08, Z6, Z6
 	VPADDD       Z6, Z5, Z5
 	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(SI), Z17
+	VBROADCASTSS 4(DI), Z17
 	VMULPS       Z17, Z5, Z5
-	VMULPS       (DI), Z5, Z5
-	VMOVUPS      Z5, 2560(AX)
+	VMULPS       (R8), Z5, Z5
+	VMOVUPS      Z5, 256(AX)
 	VPSLLD       $0x08, Z8, Z8
 	VPADDD       Z8, Z7, Z7
 	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(SI), Z17
+	VBROADCASTSS 4(DI), Z17
 	VMULPS       Z17, Z7, Z7
-	VMULPS       64(DI), Z7, Z7
-	VMOVUPS      Z7, 2624(AX)
+	VMULPS       64(R8), Z7, Z7
+	VMOVUPS      Z7, 320(AX)
 	VPSLLD       $0x08, Z10, Z10
 	VPADDD       Z10, Z9, Z9
 	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(SI), Z17
+	VBROADCASTSS 8(DI), Z17
 	VMULPS       Z17, Z9, Z9
-	VMULPS       (DI), Z9, Z9
-	VMOVUPS      Z9, 5120(AX)
+	VMULPS       (R8), Z9, Z9
+	VMOVUPS      Z9, 512(AX)
 	VPSLLD       $0x08, Z12, Z12
 	VPADDD       Z12, Z11, Z11
 	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(SI), Z17
+	VBROADCASTSS 8(DI), Z17
 	VMULPS       Z17, Z11, Z11
-	VMULPS       64(DI), Z11, Z11
-	VMOVUPS      Z11, 5184(AX)
+	VMULPS       64(R8), Z11, Z11
+	VMOVUPS      Z11, 576(AX)
 	VPSLLD       $0x08, Z14, Z14
 	VPADDD       Z14, Z13, Z13
 	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 12(SI), Z17
+	VBROADCASTSS 12(DI), Z17
 	VMULPS       Z17, Z13, Z13
-	VMULPS       (DI), Z13, Z13
-	VMOVUPS      Z13, 7680(AX)
+	VMULPS       (R8), Z13, Z13
+	VMOVUPS      Z13, 768(AX)
 	VPSLLD       $0x08, Z16, Z16
 	VPADDD       Z16, Z15, Z15
 	VCVTDQ2PS    Z15, Z15
-	VBROADCASTSS 12(SI), Z17
+	VBROADCASTSS 12(DI), Z17
 	VMULPS       Z17, Z15, Z15
-	VMULPS       64(DI), Z15, Z15
-	VMOVUPS      Z15, 7744(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       64(R8), Z15, Z15
+	VMOVUPS      Z15, 832(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+// func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreScaled4x4x2AVX2(SB), NOSPLIT, $0-64
+TEXT ·scoreScaled4x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ coef+16(FP), DX
-	MOVQ bias+24(FP), BX
-	MOVQ unit+32(FP), SI
-	MOVQ scale+40(FP), DI
-	MOVQ blocks+48(FP), R8
-	MOVQ steps+56(FP), R9
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
 
 block:
-	VPBROADCASTD (BX), Y2
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
-	MOVQ         CX, R12
+	MOVQ         R10, R12
+	MOVQ         CX, R13
 
 step0:
-	VMOVDQU      (R12), Y8
-	VMOVDQU      32(R12), Y9
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -14371,22 +17436,22 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 4(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -14395,136 +17460,140 @@ step0:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 8(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 12(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
-	ADDQ         $0x00000080, R12
-	DECQ         R11
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
 	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       Y8, Y0, Y0
-	VMULPS       (DI), Y0, Y0
+	VMULPS       (R8), Y0, Y0
 	VMOVUPS      Y0, (AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       32(DI), Y1, Y1
+	VMULPS       32(R8), Y1, Y1
 	VMOVUPS      Y1, 32(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       (DI), Y2, Y2
-	VMOVUPS      Y2, 2560(AX)
+	VMULPS       (R8), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       32(DI), Y3, Y3
-	VMOVUPS      Y3, 2592(AX)
+	VMULPS       32(R8), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       (DI), Y4, Y4
-	VMOVUPS      Y4, 5120(AX)
+	VMULPS       (R8), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       32(DI), Y5, Y5
-	VMOVUPS      Y5, 5152(AX)
+	VMULPS       32(R8), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VMULPS       (DI), Y6, Y6
-	VMOVUPS      Y6, 7680(AX)
+	VMULPS       (R8), Y6, Y6
+	VMOVUPS      Y6, 768(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y7, Y7
-	VMULPS       32(DI), Y7, Y7
-	VMOVUPS      Y7, 7712(AX)
-	VPBROADCASTD (BX), Y2
+	VMULPS       32(R8), Y7, Y7
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
 	VPXOR        Y0, Y0, Y0
 	VPSUBD       Y2, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(BX), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPXOR        Y2, Y2, Y2
 	VPSUBD       Y4, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(BX), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPXOR        Y4, Y4, Y4
 	VPSUBD       Y6, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(BX), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPXOR        Y6, Y6, Y6
 	VPSUBD       Y8, Y6, Y6
 	VPXOR        Y7, Y7, Y7
 	VPSUBD       Y8, Y7, Y7
-	MOVQ         DX, R10
-	MOVQ         R9, R11
+	MOVQ         R10, R12
 
 step1:
 	VMOVDQU      64(CX), Y8
 	VMOVDQU      96(CX), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
 	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (R10), Y12
+	VPBROADCASTD (DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1280(R10), Y12
+	VPBROADCASTD (DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2560(R10), Y12
+	VPBROADCASTD (DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3840(R10), Y12
+	VPBROADCASTD (R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -14533,22 +17602,22 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x08, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(R10), Y12
+	VPBROADCASTD 4(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1284(R10), Y12
+	VPBROADCASTD 4(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2564(R10), Y12
+	VPBROADCASTD 4(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3844(R10), Y12
+	VPBROADCASTD 4(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
@@ -14557,107 +17626,677 @@ step1:
 	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
 	VPSRLW       $0x04, Y9, Y11
 	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(R10), Y12
+	VPBROADCASTD 8(DX), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y0, Y0
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 1288(R10), Y12
+	VPBROADCASTD 8(DX)(BX*1), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y2, Y2
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 2568(R10), Y12
+	VPBROADCASTD 8(DX)(BX*2), Y12
 	VPMADDWD     Y12, Y10, Y13
 	VPADDD       Y13, Y4, Y4
 	VPMADDWD     Y12, Y11, Y12
 	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 3848(R10), Y12
+	VPBROADCASTD 8(R11), Y12
 	VPMADDWD     Y12, Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPMADDWD     Y12, Y11, Y10
 	VPADDD       Y10, Y7, Y7
 	VPSRLW       $0x0c, Y8, Y8
 	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(R10), Y10
+	VPBROADCASTD 12(DX), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y0, Y0
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 1292(R10), Y10
+	VPBROADCASTD 12(DX)(BX*1), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y2, Y2
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 2572(R10), Y10
+	VPBROADCASTD 12(DX)(BX*2), Y10
 	VPMADDWD     Y10, Y8, Y11
 	VPADDD       Y11, Y4, Y4
 	VPMADDWD     Y10, Y9, Y10
 	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 3852(R10), Y10
+	VPBROADCASTD 12(R11), Y10
 	VPMADDWD     Y10, Y8, Y8
 	VPADDD       Y8, Y6, Y6
 	VPMADDWD     Y10, Y9, Y8
 	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, R10
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
 	ADDQ         $0x00000080, CX
-	DECQ         R11
+	DECQ         R12
 	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
 	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (DI), Y8
 	VMULPS       Y8, Y0, Y0
-	VMULPS       64(DI), Y0, Y0
+	VMULPS       64(R8), Y0, Y0
 	VMOVUPS      Y0, 64(AX)
 	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (SI), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       Y0, Y1, Y1
-	VMULPS       96(DI), Y1, Y1
+	VMULPS       96(R8), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y2, Y2
-	VMULPS       64(DI), Y2, Y2
-	VMOVUPS      Y2, 2624(AX)
+	VMULPS       64(R8), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
 	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(SI), Y0
+	VBROADCASTSS 4(DI), Y0
 	VMULPS       Y0, Y3, Y3
-	VMULPS       96(DI), Y3, Y3
-	VMOVUPS      Y3, 2656(AX)
+	VMULPS       96(R8), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
 	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y4, Y4
-	VMULPS       64(DI), Y4, Y4
-	VMOVUPS      Y4, 5184(AX)
+	VMULPS       64(R8), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(SI), Y0
+	VBROADCASTSS 8(DI), Y0
 	VMULPS       Y0, Y5, Y5
-	VMULPS       96(DI), Y5, Y5
-	VMOVUPS      Y5, 5216(AX)
+	VMULPS       96(R8), Y5, Y5
+	VMOVUPS      Y5, 608(AX)
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y6, Y6
-	VMULPS       64(DI), Y6, Y6
-	VMOVUPS      Y6, 7744(AX)
+	VMULPS       64(R8), Y6, Y6
+	VMOVUPS      Y6, 832(AX)
 	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(SI), Y0
+	VBROADCASTSS 12(DI), Y0
 	VMULPS       Y0, Y7, Y7
-	VMULPS       96(DI), Y7, Y7
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         $0x00000080, DI
+	VMULPS       96(R8), Y7, Y7
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x00000080, R8
 	ADDQ         $0x00000080, AX
-	DECQ         R8
+	DECQ         R9
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF32x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreHalf4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalf4x4x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+	MOVQ      R11, R12
+	ADDQ      BX, R12
+	LEAQ      (R12)(BX*2), R12
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
+	VPXORD      Z14, Z14, Z14
+	VPXORD      Z13, Z13, Z13
+	VPSUBD.BCST 12(SI), Z13, Z13
+	VPXORD      Z16, Z16, Z16
+	VPXORD      Z15, Z15, Z15
+	VPSUBD.BCST 12(SI), Z15, Z15
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z17
+	VPANDD       Z0, Z17, Z18
+	VPSRLW       $0x04, Z17, Z17
+	VPANDD       Z0, Z17, Z17
+	VMOVDQU32    64(CX), Z19
+	VPANDD       Z0, Z19, Z20
+	VPSRLW       $0x04, Z19, Z19
+	VPANDD       Z0, Z19, Z19
+	VPBROADCASTD (DX), Z21
+	VPDPBUSD     Z21, Z18, Z1
+	VPDPBUSD     Z21, Z20, Z3
+	VPBROADCASTD (DX)(BX*1), Z21
+	VPDPBUSD     Z21, Z18, Z2
+	VPDPBUSD     Z21, Z20, Z4
+	VPBROADCASTD (DX)(BX*2), Z21
+	VPDPBUSD     Z21, Z18, Z5
+	VPDPBUSD     Z21, Z20, Z7
+	VPBROADCASTD (R11), Z21
+	VPDPBUSD     Z21, Z18, Z6
+	VPDPBUSD     Z21, Z20, Z8
+	VPBROADCASTD (R11)(BX*1), Z21
+	VPDPBUSD     Z21, Z18, Z9
+	VPDPBUSD     Z21, Z20, Z11
+	VPBROADCASTD (R11)(BX*2), Z21
+	VPDPBUSD     Z21, Z18, Z10
+	VPDPBUSD     Z21, Z20, Z12
+	VPBROADCASTD (R12), Z21
+	VPDPBUSD     Z21, Z18, Z13
+	VPDPBUSD     Z21, Z20, Z15
+	VPBROADCASTD (R12)(BX*1), Z21
+	VPDPBUSD     Z21, Z18, Z14
+	VPDPBUSD     Z21, Z20, Z16
+	VPBROADCASTD 4(DX), Z18
+	VPDPBUSD     Z18, Z17, Z1
+	VPDPBUSD     Z18, Z19, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z17, Z2
+	VPDPBUSD     Z18, Z19, Z4
+	VPBROADCASTD 4(DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z17, Z5
+	VPDPBUSD     Z18, Z19, Z7
+	VPBROADCASTD 4(R11), Z18
+	VPDPBUSD     Z18, Z17, Z6
+	VPDPBUSD     Z18, Z19, Z8
+	VPBROADCASTD 4(R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z17, Z9
+	VPDPBUSD     Z18, Z19, Z11
+	VPBROADCASTD 4(R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z17, Z10
+	VPDPBUSD     Z18, Z19, Z12
+	VPBROADCASTD 4(R12), Z18
+	VPDPBUSD     Z18, Z17, Z13
+	VPDPBUSD     Z18, Z19, Z15
+	VPBROADCASTD 4(R12)(BX*1), Z18
+	VPDPBUSD     Z18, Z17, Z14
+	VPDPBUSD     Z18, Z19, Z16
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z18
+	VMULPS       Z18, Z1, Z1
+	VMULPS       Z17, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z18
+	VMULPS       Z18, Z3, Z3
+	VMULPS       Z17, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       Z18, Z5, Z5
+	VMULPS       Z17, Z5, Z5
+	VMOVUPS      Z5, 256(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       Z18, Z7, Z7
+	VMULPS       Z17, Z7, Z7
+	VMOVUPS      Z7, 320(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       Z18, Z9, Z9
+	VMULPS       Z17, Z9, Z9
+	VMOVUPS      Z9, 512(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       Z18, Z11, Z11
+	VMULPS       Z17, Z11, Z11
+	VMOVUPS      Z11, 576(AX)
+	VPSLLD       $0x08, Z14, Z14
+	VPADDD       Z14, Z13, Z13
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z13, Z13
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       Z18, Z13, Z13
+	VMULPS       Z17, Z13, Z13
+	VMOVUPS      Z13, 768(AX)
+	VPSLLD       $0x08, Z16, Z16
+	VPADDD       Z16, Z15, Z15
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z15, Z15
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       Z18, Z15, Z15
+	VMULPS       Z17, Z15, Z15
+	VMOVUPS      Z15, 832(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalf4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalf4x4x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 4(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 8(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 12(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    (R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 768(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 4(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 8(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 12(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    32(R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VMOVUPS      Y6, 832(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreF32x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·scoreF32x4x2AVX512(SB), NOSPLIT, $0-40
+TEXT ·scoreF32x4x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -14668,117 +18307,135 @@ block:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	MOVQ   R8, R9
 
 step0:
 	VMOVUPS      (CX), Z8
 	VMOVUPS      64(CX), Z9
-	VBROADCASTSS (DI), Z10
+	VBROADCASTSS (DX), Z10
 	VMULPS       Z10, Z8, Z11
 	VADDPS       Z11, Z0, Z0
 	VMULPS       Z10, Z9, Z10
 	VADDPS       Z10, Z1, Z1
-	VBROADCASTSS 2560(DI), Z10
+	VBROADCASTSS (DX)(BX*1), Z10
 	VMULPS       Z10, Z8, Z11
 	VADDPS       Z11, Z2, Z2
 	VMULPS       Z10, Z9, Z10
 	VADDPS       Z10, Z3, Z3
-	VBROADCASTSS 5120(DI), Z10
+	VBROADCASTSS (DX)(BX*2), Z10
 	VMULPS       Z10, Z8, Z11
 	VADDPS       Z11, Z4, Z4
 	VMULPS       Z10, Z9, Z10
 	VADDPS       Z10, Z5, Z5
-	VBROADCASTSS 7680(DI), Z10
+	VBROADCASTSS (SI), Z10
 	VMULPS       Z10, Z8, Z8
 	VADDPS       Z8, Z6, Z6
 	VMULPS       Z10, Z9, Z8
 	VADDPS       Z8, Z7, Z7
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000080, CX
-	DECQ         R8
+	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
-	VMOVUPS      Z6, 7680(AX)
-	VMOVUPS      Z7, 7744(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	VMOVUPS      Z6, 768(AX)
+	VMOVUPS      Z7, 832(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x4x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF32x4x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R9, R10
 
 step0:
 	VMOVUPS      (CX), Z4
-	VBROADCASTSS (R8), Z5
+	VBROADCASTSS (DX), Z5
 	VMULPS       Z5, Z4, Z5
 	VADDPS       Z5, Z0, Z0
-	VBROADCASTSS 2560(R8), Z5
+	VBROADCASTSS (DX)(BX*1), Z5
 	VMULPS       Z5, Z4, Z5
 	VADDPS       Z5, Z1, Z1
-	VBROADCASTSS 5120(R8), Z5
+	VBROADCASTSS (DX)(BX*2), Z5
 	VMULPS       Z5, Z4, Z5
 	VADDPS       Z5, Z2, Z2
-	VBROADCASTSS 7680(R8), Z5
+	VBROADCASTSS (SI), Z5
 	VMULPS       Z5, Z4, Z4
 	VADDPS       Z4, Z3, Z3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step0
-	VBROADCASTSS (BX), Z4
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z4
 	VMULPS       (AX), Z4, Z4
 	VADDPS       Z0, Z4, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS 4(BX), Z4
-	VMULPS       2560(AX), Z4, Z4
+	VBROADCASTSS 4(DI), Z4
+	VMULPS       128(AX), Z4, Z4
 	VADDPS       Z1, Z4, Z1
-	VMOVUPS      Z1, 2560(AX)
-	VBROADCASTSS 8(BX), Z4
-	VMULPS       5120(AX), Z4, Z4
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(DI), Z4
+	VMULPS       256(AX), Z4, Z4
 	VADDPS       Z2, Z4, Z2
-	VMOVUPS      Z2, 5120(AX)
-	VBROADCASTSS 12(BX), Z4
-	VMULPS       7680(AX), Z4, Z4
+	VMOVUPS      Z2, 256(AX)
+	VBROADCASTSS 12(DI), Z4
+	VMULPS       384(AX), Z4, Z4
 	VADDPS       Z3, Z4, Z3
-	VMOVUPS      Z3, 7680(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
+	VMOVUPS      Z3, 384(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF32x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF32x4x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF32x4x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -14789,82 +18446,91 @@ block:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R9, R10
 
 step0:
 	VMOVUPS      (CX), Z8
 	VMOVUPS      64(CX), Z9
-	VBROADCASTSS (R8), Z10
+	VBROADCASTSS (DX), Z10
 	VMULPS       Z10, Z8, Z11
 	VADDPS       Z11, Z0, Z0
 	VMULPS       Z10, Z9, Z10
 	VADDPS       Z10, Z1, Z1
-	VBROADCASTSS 2560(R8), Z10
+	VBROADCASTSS (DX)(BX*1), Z10
 	VMULPS       Z10, Z8, Z11
 	VADDPS       Z11, Z2, Z2
 	VMULPS       Z10, Z9, Z10
 	VADDPS       Z10, Z3, Z3
-	VBROADCASTSS 5120(R8), Z10
+	VBROADCASTSS (DX)(BX*2), Z10
 	VMULPS       Z10, Z8, Z11
 	VADDPS       Z11, Z4, Z4
 	VMULPS       Z10, Z9, Z10
 	VADDPS       Z10, Z5, Z5
-	VBROADCASTSS 7680(R8), Z10
+	VBROADCASTSS (SI), Z10
 	VMULPS       Z10, Z8, Z8
 	VADDPS       Z8, Z6, Z6
 	VMULPS       Z10, Z9, Z8
 	VADDPS       Z8, Z7, Z7
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000080, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step0
-	VBROADCASTSS (BX), Z8
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z8
 	VMULPS       (AX), Z8, Z8
 	VADDPS       Z0, Z8, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS (BX), Z8
+	VBROADCASTSS (DI), Z8
 	VMULPS       64(AX), Z8, Z8
 	VADDPS       Z1, Z8, Z1
 	VMOVUPS      Z1, 64(AX)
-	VBROADCASTSS 4(BX), Z8
-	VMULPS       2560(AX), Z8, Z8
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       128(AX), Z8, Z8
 	VADDPS       Z2, Z8, Z2
-	VMOVUPS      Z2, 2560(AX)
-	VBROADCASTSS 4(BX), Z8
-	VMULPS       2624(AX), Z8, Z8
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       192(AX), Z8, Z8
 	VADDPS       Z3, Z8, Z3
-	VMOVUPS      Z3, 2624(AX)
-	VBROADCASTSS 8(BX), Z8
-	VMULPS       5120(AX), Z8, Z8
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       256(AX), Z8, Z8
 	VADDPS       Z4, Z8, Z4
-	VMOVUPS      Z4, 5120(AX)
-	VBROADCASTSS 8(BX), Z8
-	VMULPS       5184(AX), Z8, Z8
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       320(AX), Z8, Z8
 	VADDPS       Z5, Z8, Z5
-	VMOVUPS      Z5, 5184(AX)
-	VBROADCASTSS 12(BX), Z8
-	VMULPS       7680(AX), Z8, Z8
+	VMOVUPS      Z5, 320(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       384(AX), Z8, Z8
 	VADDPS       Z6, Z8, Z6
-	VMOVUPS      Z6, 7680(AX)
-	VBROADCASTSS 12(BX), Z8
-	VMULPS       7744(AX), Z8, Z8
+	VMOVUPS      Z6, 384(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       448(AX), Z8, Z8
 	VADDPS       Z7, Z8, Z7
-	VMOVUPS      Z7, 7744(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Z7, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+// func scoreF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·scoreF16x4x2AVX512(SB), NOSPLIT, $0-40
+TEXT ·scoreF16x4x2AVX512(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -14875,105 +18541,123 @@ block:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	MOVQ   DX, DI
-	MOVQ   SI, R8
+	MOVQ   R8, R9
 
 step0:
 	VCVTPH2PS    (CX), Z8
 	VCVTPH2PS    32(CX), Z9
-	VBROADCASTSS (DI), Z10
+	VBROADCASTSS (DX), Z10
 	VFMADD231PS  Z10, Z8, Z0
 	VFMADD231PS  Z10, Z9, Z1
-	VBROADCASTSS 2560(DI), Z10
+	VBROADCASTSS (DX)(BX*1), Z10
 	VFMADD231PS  Z10, Z8, Z2
 	VFMADD231PS  Z10, Z9, Z3
-	VBROADCASTSS 5120(DI), Z10
+	VBROADCASTSS (DX)(BX*2), Z10
 	VFMADD231PS  Z10, Z8, Z4
 	VFMADD231PS  Z10, Z9, Z5
-	VBROADCASTSS 7680(DI), Z10
+	VBROADCASTSS (SI), Z10
 	VFMADD231PS  Z10, Z8, Z6
 	VFMADD231PS  Z10, Z9, Z7
-	ADDQ         $0x04, DI
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
-	DECQ         R8
+	DECQ         R9
 	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
-	VMOVUPS      Z2, 2560(AX)
-	VMOVUPS      Z3, 2624(AX)
-	VMOVUPS      Z4, 5120(AX)
-	VMOVUPS      Z5, 5184(AX)
-	VMOVUPS      Z6, 7680(AX)
-	VMOVUPS      Z7, 7744(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	VMOVUPS      Z6, 768(AX)
+	VMOVUPS      Z7, 832(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         BX
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF16x4x1AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF16x4x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
 
 block:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R9, R10
 
 step0:
 	VCVTPH2PS    (CX), Z4
-	VBROADCASTSS (R8), Z5
+	VBROADCASTSS (DX), Z5
 	VFMADD231PS  Z5, Z4, Z0
-	VBROADCASTSS 2560(R8), Z5
+	VBROADCASTSS (DX)(BX*1), Z5
 	VFMADD231PS  Z5, Z4, Z1
-	VBROADCASTSS 5120(R8), Z5
+	VBROADCASTSS (DX)(BX*2), Z5
 	VFMADD231PS  Z5, Z4, Z2
-	VBROADCASTSS 7680(R8), Z5
+	VBROADCASTSS (SI), Z5
 	VFMADD231PS  Z5, Z4, Z3
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000020, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step0
-	VBROADCASTSS (BX), Z4
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z4
 	VMULPS       (AX), Z4, Z4
 	VADDPS       Z0, Z4, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS 4(BX), Z4
-	VMULPS       2560(AX), Z4, Z4
+	VBROADCASTSS 4(DI), Z4
+	VMULPS       128(AX), Z4, Z4
 	VADDPS       Z1, Z4, Z1
-	VMOVUPS      Z1, 2560(AX)
-	VBROADCASTSS 8(BX), Z4
-	VMULPS       5120(AX), Z4, Z4
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(DI), Z4
+	VMULPS       256(AX), Z4, Z4
 	VADDPS       Z2, Z4, Z2
-	VMOVUPS      Z2, 5120(AX)
-	VBROADCASTSS 12(BX), Z4
-	VMULPS       7680(AX), Z4, Z4
+	VMOVUPS      Z2, 256(AX)
+	VBROADCASTSS 12(DI), Z4
+	VMULPS       384(AX), Z4, Z4
 	VADDPS       Z3, Z4, Z3
-	VMOVUPS      Z3, 7680(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
+	VMOVUPS      Z3, 384(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func valueF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX512F
-TEXT ·valueF16x4x2AVX512(SB), NOSPLIT, $0-48
+TEXT ·valueF16x4x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
 
 block:
 	VPXORD Z0, Z0, Z0
@@ -14984,184 +18668,83 @@ block:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	MOVQ   DX, R8
-	MOVQ   DI, R9
+	MOVQ   R9, R10
 
 step0:
 	VCVTPH2PS    (CX), Z8
 	VCVTPH2PS    32(CX), Z9
-	VBROADCASTSS (R8), Z10
+	VBROADCASTSS (DX), Z10
 	VFMADD231PS  Z10, Z8, Z0
 	VFMADD231PS  Z10, Z9, Z1
-	VBROADCASTSS 2560(R8), Z10
+	VBROADCASTSS (DX)(BX*1), Z10
 	VFMADD231PS  Z10, Z8, Z2
 	VFMADD231PS  Z10, Z9, Z3
-	VBROADCASTSS 5120(R8), Z10
+	VBROADCASTSS (DX)(BX*2), Z10
 	VFMADD231PS  Z10, Z8, Z4
 	VFMADD231PS  Z10, Z9, Z5
-	VBROADCASTSS 7680(R8), Z10
+	VBROADCASTSS (SI), Z10
 	VFMADD231PS  Z10, Z8, Z6
 	VFMADD231PS  Z10, Z9, Z7
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
-	DECQ         R9
+	DECQ         R10
 	JNZ          step0
-	VBROADCASTSS (BX), Z8
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z8
 	VMULPS       (AX), Z8, Z8
 	VADDPS       Z0, Z8, Z0
 	VMOVUPS      Z0, (AX)
-	VBROADCASTSS (BX), Z8
+	VBROADCASTSS (DI), Z8
 	VMULPS       64(AX), Z8, Z8
 	VADDPS       Z1, Z8, Z1
 	VMOVUPS      Z1, 64(AX)
-	VBROADCASTSS 4(BX), Z8
-	VMULPS       2560(AX), Z8, Z8
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       128(AX), Z8, Z8
 	VADDPS       Z2, Z8, Z2
-	VMOVUPS      Z2, 2560(AX)
-	VBROADCASTSS 4(BX), Z8
-	VMULPS       2624(AX), Z8, Z8
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       192(AX), Z8, Z8
 	VADDPS       Z3, Z8, Z3
-	VMOVUPS      Z3, 2624(AX)
-	VBROADCASTSS 8(BX), Z8
-	VMULPS       5120(AX), Z8, Z8
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       256(AX), Z8, Z8
 	VADDPS       Z4, Z8, Z4
-	VMOVUPS      Z4, 5120(AX)
-	VBROADCASTSS 8(BX), Z8
-	VMULPS       5184(AX), Z8, Z8
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       320(AX), Z8, Z8
 	VADDPS       Z5, Z8, Z5
-	VMOVUPS      Z5, 5184(AX)
-	VBROADCASTSS 12(BX), Z8
-	VMULPS       7680(AX), Z8, Z8
+	VMOVUPS      Z5, 320(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       384(AX), Z8, Z8
 	VADDPS       Z6, Z8, Z6
-	VMOVUPS      Z6, 7680(AX)
-	VBROADCASTSS 12(BX), Z8
-	VMULPS       7744(AX), Z8, Z8
+	VMOVUPS      Z6, 384(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       448(AX), Z8, Z8
 	VADDPS       Z7, Z8, Z7
-	VMOVUPS      Z7, 7744(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·scoreF32x4x2AVX2(SB), NOSPLIT, $0-40
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  DX, DI
-	MOVQ  SI, R8
-	MOVQ  CX, R9
-
-step0:
-	VMOVUPS      (R9), Y8
-	VMOVUPS      32(R9), Y9
-	VBROADCASTSS (DI), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y0, Y0
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(DI), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y2, Y2
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(DI), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y4, Y4
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(DI), Y10
-	VMULPS       Y10, Y8, Y8
-	VADDPS       Y8, Y6, Y6
-	VMULPS       Y10, Y9, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, DI
-	ADDQ         $0x00000080, R9
+	VMOVUPS      Z7, 448(AX)
+	ADDQ         $0x00000200, AX
 	DECQ         R8
-	JNZ          step0
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VMOVUPS      Y6, 7680(AX)
-	VMOVUPS      Y7, 7712(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         DX, DI
-	MOVQ         SI, R8
-
-step1:
-	VMOVUPS      64(CX), Y8
-	VMOVUPS      96(CX), Y9
-	VBROADCASTSS (DI), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y0, Y0
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(DI), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y2, Y2
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(DI), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y4, Y4
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(DI), Y10
-	VMULPS       Y10, Y8, Y8
-	VADDPS       Y8, Y6, Y6
-	VMULPS       Y10, Y9, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, DI
-	ADDQ         $0x00000080, CX
-	DECQ         R8
-	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
-	VMOVUPS      Y6, 7744(AX)
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         BX
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF32x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·valueF32x4x1AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF32x4x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
 
 block:
 	VPXOR Y0, Y0, Y0
@@ -15172,156 +18755,49 @@ block:
 	VPXOR Y5, Y5, Y5
 	VPXOR Y6, Y6, Y6
 	VPXOR Y7, Y7, Y7
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VMOVUPS      (CX), Y8
-	VMOVUPS      32(CX), Y9
-	VBROADCASTSS (R8), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y0, Y0
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(R8), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y2, Y2
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(R8), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y4, Y4
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(R8), Y10
-	VMULPS       Y10, Y8, Y8
-	VADDPS       Y8, Y6, Y6
-	VMULPS       Y10, Y9, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y8
-	VMULPS       (AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7680(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7712(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF32x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2
-TEXT ·valueF32x4x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  DX, R8
-	MOVQ  DI, R9
+	MOVQ  R8, R9
 	MOVQ  CX, R10
 
 step0:
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
-	VBROADCASTSS (R8), Y10
+	VBROADCASTSS (DX), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y0, Y0
 	VMULPS       Y10, Y9, Y10
 	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(R8), Y10
+	VBROADCASTSS (DX)(BX*1), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y2, Y2
 	VMULPS       Y10, Y9, Y10
 	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(R8), Y10
+	VBROADCASTSS (DX)(BX*2), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y4, Y4
 	VMULPS       Y10, Y9, Y10
 	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(R8), Y10
+	VBROADCASTSS (SI), Y10
 	VMULPS       Y10, Y8, Y8
 	VADDPS       Y8, Y6, Y6
 	VMULPS       Y10, Y9, Y8
 	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000080, R10
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Y8
-	VMULPS       (AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
 	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7680(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7712(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
+	VMOVUPS      Y4, 512(AX)
+	VMOVUPS      Y5, 544(AX)
+	VMOVUPS      Y6, 768(AX)
+	VMOVUPS      Y7, 800(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
@@ -15330,82 +18806,68 @@ step0:
 	VPXOR        Y5, Y5, Y5
 	VPXOR        Y6, Y6, Y6
 	VPXOR        Y7, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VMOVUPS      64(CX), Y8
 	VMOVUPS      96(CX), Y9
-	VBROADCASTSS (R8), Y10
+	VBROADCASTSS (DX), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y0, Y0
 	VMULPS       Y10, Y9, Y10
 	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS 2560(R8), Y10
+	VBROADCASTSS (DX)(BX*1), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y2, Y2
 	VMULPS       Y10, Y9, Y10
 	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS 5120(R8), Y10
+	VBROADCASTSS (DX)(BX*2), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y4, Y4
 	VMULPS       Y10, Y9, Y10
 	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS 7680(R8), Y10
+	VBROADCASTSS (SI), Y10
 	VMULPS       Y10, Y8, Y8
 	VADDPS       Y8, Y6, Y6
 	VMULPS       Y10, Y9, Y8
 	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000080, CX
 	DECQ         R9
 	JNZ          step1
-	VBROADCASTSS (BX), Y8
-	VMULPS       64(AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
 	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       96(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2624(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2656(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5184(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5216(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7744(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7744(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7776(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7776(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      Y4, 576(AX)
+	VMOVUPS      Y5, 608(AX)
+	VMOVUPS      Y6, 832(AX)
+	VMOVUPS      Y7, 864(AX)
 	ADDQ         $0x00000080, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func scoreF16x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x4x2AVX2(SB), NOSPLIT, $0-40
+// func valueF32x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x4x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ blocks+24(FP), BX
-	MOVQ steps+32(FP), SI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
 
 block:
 	VPXOR Y0, Y0, Y0
@@ -15416,37 +18878,169 @@ block:
 	VPXOR Y5, Y5, Y5
 	VPXOR Y6, Y6, Y6
 	VPXOR Y7, Y7, Y7
-	MOVQ  DX, DI
-	MOVQ  SI, R8
-	MOVQ  CX, R9
+	MOVQ  R9, R10
 
 step0:
-	VCVTPH2PS    (R9), Y8
-	VCVTPH2PS    16(R9), Y9
-	VBROADCASTSS (DI), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(DI), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(DI), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(DI), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, DI
-	ADDQ         $0x00000040, R9
-	DECQ         R8
+	VMOVUPS      (CX), Y8
+	VMOVUPS      32(CX), Y9
+	VBROADCASTSS (DX), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS (SI), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, CX
+	DECQ         R10
 	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 2560(AX)
-	VMOVUPS      Y3, 2592(AX)
-	VMOVUPS      Y4, 5120(AX)
-	VMOVUPS      Y5, 5152(AX)
-	VMOVUPS      Y6, 7680(AX)
-	VMOVUPS      Y7, 7712(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF32x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueF32x4x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R9, R10
+	MOVQ  CX, R11
+
+step0:
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (DX), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS (SI), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000080, R11
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
@@ -15455,130 +19049,91 @@ step0:
 	VPXOR        Y5, Y5, Y5
 	VPXOR        Y6, Y6, Y6
 	VPXOR        Y7, Y7, Y7
-	MOVQ         DX, DI
-	MOVQ         SI, R8
+	MOVQ         R9, R10
 
 step1:
-	VCVTPH2PS    32(CX), Y8
-	VCVTPH2PS    48(CX), Y9
-	VBROADCASTSS (DI), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(DI), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(DI), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(DI), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, DI
-	ADDQ         $0x00000040, CX
-	DECQ         R8
+	VMOVUPS      64(CX), Y8
+	VMOVUPS      96(CX), Y9
+	VBROADCASTSS (DX), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS (SI), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000080, CX
+	DECQ         R10
 	JNZ          step1
-	VMOVUPS      Y0, 64(AX)
-	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 2624(AX)
-	VMOVUPS      Y3, 2656(AX)
-	VMOVUPS      Y4, 5184(AX)
-	VMOVUPS      Y5, 5216(AX)
-	VMOVUPS      Y6, 7744(AX)
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         BX
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func valueF16x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x4x1AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  DX, R8
-	MOVQ  DI, R9
-
-step0:
-	VCVTPH2PS    (CX), Y8
-	VCVTPH2PS    16(CX), Y9
-	VBROADCASTSS (R8), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(R8), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(R8), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(R8), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R8
-	ADDQ         $0x00000020, CX
-	DECQ         R9
-	JNZ          step0
-	VBROADCASTSS (BX), Y8
-	VMULPS       (AX), Y8, Y8
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       64(AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
+	VMOVUPS      Y3, 224(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       320(AX), Y0, Y0
 	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
+	VMOVUPS      Y4, 320(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7680(AX), Y0, Y0
+	VMOVUPS      Y5, 352(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       448(AX), Y0, Y0
 	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7712(AX), Y0, Y0
+	VMOVUPS      Y6, 448(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
-	ADDQ         $0x00000040, AX
-	DECQ         SI
+	VMOVUPS      Y7, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
 	JNZ          block
 	VZEROUPPER
 	RET
 
-// func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+// func scoreF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x4x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF16x4x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
 
 block:
 	VPXOR Y0, Y0, Y0
@@ -15589,61 +19144,41 @@ block:
 	VPXOR Y5, Y5, Y5
 	VPXOR Y6, Y6, Y6
 	VPXOR Y7, Y7, Y7
-	MOVQ  DX, R8
-	MOVQ  DI, R9
+	MOVQ  R8, R9
 	MOVQ  CX, R10
 
 step0:
 	VCVTPH2PS    (R10), Y8
 	VCVTPH2PS    16(R10), Y9
-	VBROADCASTSS (R8), Y10
+	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(R8), Y10
+	VBROADCASTSS (DX)(BX*1), Y10
 	VFMADD231PS  Y10, Y8, Y2
 	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(R8), Y10
+	VBROADCASTSS (DX)(BX*2), Y10
 	VFMADD231PS  Y10, Y8, Y4
 	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(R8), Y10
+	VBROADCASTSS (SI), Y10
 	VFMADD231PS  Y10, Y8, Y6
 	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, R10
 	DECQ         R9
 	JNZ          step0
-	VBROADCASTSS (BX), Y8
-	VMULPS       (AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
 	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (BX), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2560(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2560(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2592(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2592(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5120(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5120(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5152(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5152(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7680(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7680(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7712(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7712(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
+	VMOVUPS      Y4, 512(AX)
+	VMOVUPS      Y5, 544(AX)
+	VMOVUPS      Y6, 768(AX)
+	VMOVUPS      Y7, 800(AX)
 	VPXOR        Y0, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPXOR        Y2, Y2, Y2
@@ -15652,62 +19187,285 @@ step0:
 	VPXOR        Y5, Y5, Y5
 	VPXOR        Y6, Y6, Y6
 	VPXOR        Y7, Y7, Y7
-	MOVQ         DX, R8
-	MOVQ         DI, R9
+	MOVQ         R8, R9
 
 step1:
 	VCVTPH2PS    32(CX), Y8
 	VCVTPH2PS    48(CX), Y9
-	VBROADCASTSS (R8), Y10
+	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS 2560(R8), Y10
+	VBROADCASTSS (DX)(BX*1), Y10
 	VFMADD231PS  Y10, Y8, Y2
 	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS 5120(R8), Y10
+	VBROADCASTSS (DX)(BX*2), Y10
 	VFMADD231PS  Y10, Y8, Y4
 	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS 7680(R8), Y10
+	VBROADCASTSS (SI), Y10
 	VFMADD231PS  Y10, Y8, Y6
 	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, R8
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
 	DECQ         R9
 	JNZ          step1
-	VBROADCASTSS (BX), Y8
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      Y4, 576(AX)
+	VMOVUPS      Y5, 608(AX)
+	VMOVUPS      Y6, 832(AX)
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x4x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R9, R10
+
+step0:
+	VCVTPH2PS    (CX), Y8
+	VCVTPH2PS    16(CX), Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, CX
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueF16x4x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R9, R10
+	MOVQ  CX, R11
+
+step0:
+	VCVTPH2PS    (R11), Y8
+	VCVTPH2PS    16(R11), Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, R11
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVQ         R9, R10
+
+step1:
+	VCVTPH2PS    32(CX), Y8
+	VCVTPH2PS    48(CX), Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, CX
+	DECQ         R10
+	JNZ          step1
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
 	VMULPS       64(AX), Y8, Y8
 	VADDPS       Y0, Y8, Y0
 	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (BX), Y0
+	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2624(AX), Y0, Y0
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
 	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 2624(AX)
-	VBROADCASTSS 4(BX), Y0
-	VMULPS       2656(AX), Y0, Y0
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
 	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 2656(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5184(AX), Y0, Y0
+	VMOVUPS      Y3, 224(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       320(AX), Y0, Y0
 	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 5184(AX)
-	VBROADCASTSS 8(BX), Y0
-	VMULPS       5216(AX), Y0, Y0
+	VMOVUPS      Y4, 320(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
 	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 5216(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7744(AX), Y0, Y0
+	VMOVUPS      Y5, 352(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       448(AX), Y0, Y0
 	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 7744(AX)
-	VBROADCASTSS 12(BX), Y0
-	VMULPS       7776(AX), Y0, Y0
+	VMOVUPS      Y6, 448(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
 	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 7776(AX)
-	ADDQ         $0x00000080, AX
-	DECQ         SI
+	VMOVUPS      Y7, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
 	JNZ          block
 	VZEROUPPER
 	RET
@@ -16180,7 +19938,7 @@ TEXT ·softmaxPlainx1AVX512(SB), NOSPLIT, $0-72
 	VPADDW        Z1, Z3, Z3
 	VMOVDQU64     decodePlane1<>+0(SB), Z1
 	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 640(AX)
+	VMOVDQU64     Z1, 64(AX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -16441,7 +20199,7 @@ TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-80
 	VPADDW        Z1, Z3, Z3
 	VMOVDQU64     decodePlane1<>+0(SB), Z1
 	VPERMI2B      Z3, Z2, Z1
-	VMOVDQU64     Z1, 640(AX)
+	VMOVDQU64     Z1, 64(AX)
 	VEXTRACTI64X4 $0x01, Z0, Y1
 	VPADDD        Y0, Y1, Y1
 	VEXTRACTI128  $0x01, Y1, X0
@@ -16456,30 +20214,163 @@ TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func foldPlainx1AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// func softmaxHalfx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldPlainx1AVX512(SB), NOSPLIT, $0-56
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	VBROADCASTSS limit+32(FP), X0
-	MOVQ         centre+40(FP), DI
-	MOVQ         n+48(FP), R8
-	VPXORD       Z1, Z1, Z1
-	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z2
-	XORQ         SI, SI
-
-amax:
-	VMOVUPS       (BX)(SI*4), Z3
-	VPANDD        Z2, Z3, Z3
-	VMAXPS        Z3, Z1, Z1
-	VMOVUPS       64(BX)(SI*4), Z3
-	VPANDD        Z2, Z3, Z3
-	VMAXPS        Z3, Z1, Z1
-	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           amax
+TEXT ·softmaxHalfx1AVX512(SB), NOSPLIT, $0-88
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z9
+	VMAXPS        (AX), Z9, Z9
+	VMAXPS        64(AX), Z9, Z9
+	VMAXPS        128(AX), Z9, Z9
+	VMAXPS        192(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z9, Y10
+	VMAXPS        Y9, Y10, Y10
+	VEXTRACTF128  $0x01, Y10, X9
+	VMAXPS        X10, X9, X9
+	VPERMILPS     $0x4e, X9, X10
+	VMAXPS        X9, X10, X9
+	VPERMILPS     $0xb1, X9, X10
+	VMAXPS        X9, X10, X9
+	VBROADCASTSS  X9, Z10
+	VUNPCKLPS     X10, X10, X9
+	VUNPCKLPS     X10, X10, X11
+	VMOVLHPS      X11, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X11
+	VSUBPS        X11, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X11
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3d6357f7<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3e75fd26<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f317218<>+0(SB), X11, X11
+	VMULPS        X9, X11, X11
+	VADDPS        decodeWord3f800000<>+0(SB), X11, X11
+	VPADDD        X8, X11, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          half+56(FP), CX
+	MOVQ          scale+64(FP), SI
+	VCVTPH2PS     (CX), Z8
+	VMOVUPS       Z8, (SI)
+	VCVTPH2PS     32(CX), Z8
+	VMOVUPS       Z8, 64(SI)
+	VCVTPH2PS     64(CX), Z8
+	VMOVUPS       Z8, 128(SI)
+	VCVTPH2PS     96(CX), Z8
+	VMOVUPS       Z8, 192(SI)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z11
+	VSUBPS        Z11, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z11
+	VADDPS        Z6, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z5, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z4, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z3, Z11, Z11
+	VMULPS        Z9, Z11, Z11
+	VADDPS        Z2, Z11, Z11
+	VPADDD        Z8, Z11, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (SI), Z9, Z9
+	VMOVUPS       64(AX), Z11
+	VSUBPS        Z10, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z12
+	VSUBPS        Z1, Z12, Z13
+	VSUBPS        Z13, Z11, Z11
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z11, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z11, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z12, Z13, Z11
+	VMOVUPS       Z11, 64(AX)
+	VADDPS        Z11, Z8, Z8
+	VMULPS        64(SI), Z11, Z11
+	VMOVUPS       128(AX), Z12
+	VSUBPS        Z10, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z12, Z12
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z12, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z12
+	VMOVUPS       Z12, 128(AX)
+	VADDPS        Z12, Z8, Z8
+	VMULPS        128(SI), Z12, Z12
+	VMOVUPS       192(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z13, Z13
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z13, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z13, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z13
+	VMOVUPS       Z13, 192(AX)
+	VADDPS        Z13, Z8, Z8
+	VMULPS        192(SI), Z13, Z13
+	VBROADCASTSS  (DX), Z0
+	VMULPS        (BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, (BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+72(FP), X0
+	VMAXPS        Z9, Z11, Z1
+	VMAXPS        Z12, Z13, Z2
+	VMAXPS        Z2, Z1, Z1
 	VEXTRACTF64X4 $0x01, Z1, Y2
 	VMAXPS        Y1, Y2, Y2
 	VEXTRACTF128  $0x01, Y2, X1
@@ -16500,30 +20391,115 @@ amax:
 	VMOVUPS       X2, (CX)
 	VPERMILPS     $0x00, X0, X0
 	VBROADCASTSS  X0, Z0
+	MOVQ          centre+80(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z1
+	VMULPS        Z0, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z0, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z0, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z0, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z9, Z11, Z0
+	VPADDD        Z12, Z13, Z2
+	VPADDD        Z2, Z0, Z0
+	VPACKSSDW     Z11, Z9, Z2
+	VPACKSSDW     Z13, Z12, Z3
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VPERMI2B      Z3, Z2, Z4
+	VMOVDQU64     Z4, (AX)
+	VPADDW        Z1, Z2, Z2
+	VPADDW        Z1, Z3, Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z1
+	VPERMI2B      Z3, Z2, Z1
+	VMOVDQU64     Z1, 64(AX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx1AVX512(SB), NOSPLIT, $0-72
+	MOVQ         row+40(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+48(FP), X0
+	VPXORD       Z1, Z1, Z1
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z2
+	MOVQ         x+32(FP), AX
+	MOVQ         n+64(FP), CX
+
+amax:
+	VMOVUPS       (AX), Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	VMOVUPS       64(AX), Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	ADDQ          $0x00000080, AX
+	SUBQ          $0x20, CX
+	JNZ           amax
+	MOVQ          units+16(FP), AX
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VMAXPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X1, X2, X1
+	VBROADCASTSS  X1, Z2
+	VUNPCKLPS     X2, X2, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (AX)
+	VPERMILPS     $0x00, X0, X0
+	VBROADCASTSS  X0, Z0
 	VMOVDQU64     decodePlane0<>+0(SB), Z1
 	VMOVDQU64     decodePlane1<>+0(SB), Z2
 	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
 	VPXORD        Z4, Z4, Z4
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), AX
+	MOVQ          plane+8(FP), CX
+	MOVQ          x+32(FP), DX
+	MOVQ          n+64(FP), BX
 
 planes:
-	VMOVUPS       (BX)(SI*4), Z5
+	VMOVUPS       (DX), Z5
 	VMULPS        Z0, Z5, Z5
 	VCVTPS2DQ     Z5, Z5
 	VPADDD        Z5, Z4, Z4
-	VMOVUPS       64(BX)(SI*4), Z6
+	VMOVUPS       64(DX), Z6
 	VMULPS        Z0, Z6, Z6
 	VCVTPS2DQ     Z6, Z6
 	VPADDD        Z6, Z4, Z4
 	VPACKSSDW     Z6, Z5, Z5
 	VPERMB        Z5, Z1, Z6
-	VMOVDQU       Y6, (AX)(SI*1)
+	VMOVDQU       Y6, (AX)
 	VPADDW        Z3, Z5, Z5
 	VPERMB        Z5, Z2, Z5
-	VMOVDQU       Y5, 640(AX)(SI*1)
-	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           planes
+	VMOVDQU       Y5, (AX)(CX*1)
+	ADDQ          $0x20, AX
+	ADDQ          $0x00000080, DX
+	SUBQ          $0x20, BX
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+56(FP), CX
 	VEXTRACTI64X4 $0x01, Z4, Y0
 	VPADDD        Y4, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -16532,9 +20508,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VZEROUPPER
 	RET
 
@@ -16556,33 +20532,32 @@ DATA decodeWord7fffffff<>+56(SB)/4, $0x7fffffff
 DATA decodeWord7fffffff<>+60(SB)/4, $0x7fffffff
 GLOBL decodeWord7fffffff<>(SB), RODATA|NOPTR, $64
 
-// func foldScaledx1AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// func foldScaledx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldScaledx1AVX512(SB), NOSPLIT, $0-64
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	MOVQ         scale+32(FP), DI
-	VBROADCASTSS limit+40(FP), X0
-	MOVQ         centre+48(FP), R8
-	MOVQ         n+56(FP), R9
+TEXT ·foldScaledx1AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
 	VPXORD       Z1, Z1, Z1
 	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z2
-	XORQ         SI, SI
+	MOVQ         x+32(FP), AX
+	MOVQ         scale+40(FP), CX
+	MOVQ         n+72(FP), DX
 
 amax:
-	VMOVUPS       (DI)(SI*4), Z3
-	VMOVUPS       64(DI)(SI*4), Z4
-	VMULPS        (BX)(SI*4), Z3, Z3
+	VMOVUPS       (CX), Z3
+	VMOVUPS       64(CX), Z4
+	VMULPS        (AX), Z3, Z3
 	VPANDD        Z2, Z3, Z3
 	VMAXPS        Z3, Z1, Z1
-	VMULPS        64(BX)(SI*4), Z4, Z3
+	VMULPS        64(AX), Z4, Z3
 	VPANDD        Z2, Z3, Z3
 	VMAXPS        Z3, Z1, Z1
-	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           amax
+	ADDQ          $0x00000080, AX
+	ADDQ          $0x00000080, CX
+	SUBQ          $0x20, DX
+	JNZ           amax
+	MOVQ          units+16(FP), AX
 	VEXTRACTF64X4 $0x01, Z1, Y2
 	VMAXPS        Y1, Y2, Y2
 	VEXTRACTF128  $0x01, Y2, X1
@@ -16600,35 +20575,43 @@ amax:
 	VDIVPS        X1, X0, X0
 	VANDPS        X3, X2, X2
 	VANDPS        X3, X0, X0
-	VMOVUPS       X2, (CX)
+	VMOVUPS       X2, (AX)
 	VPERMILPS     $0x00, X0, X0
 	VBROADCASTSS  X0, Z0
 	VMOVDQU64     decodePlane0<>+0(SB), Z1
 	VMOVDQU64     decodePlane1<>+0(SB), Z2
 	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
 	VPXORD        Z5, Z5, Z5
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), AX
+	MOVQ          plane+8(FP), CX
+	MOVQ          x+32(FP), DX
+	MOVQ          scale+40(FP), BX
+	MOVQ          n+72(FP), SI
 
 planes:
-	VMOVUPS       (DI)(SI*4), Z4
-	VMOVUPS       64(DI)(SI*4), Z6
-	VMULPS        (BX)(SI*4), Z4, Z4
+	VMOVUPS       (BX), Z4
+	VMOVUPS       64(BX), Z6
+	VMULPS        (DX), Z4, Z4
 	VMULPS        Z0, Z4, Z4
 	VCVTPS2DQ     Z4, Z4
 	VPADDD        Z4, Z5, Z5
-	VMULPS        64(BX)(SI*4), Z6, Z6
+	VMULPS        64(DX), Z6, Z6
 	VMULPS        Z0, Z6, Z6
 	VCVTPS2DQ     Z6, Z6
 	VPADDD        Z6, Z5, Z5
 	VPACKSSDW     Z6, Z4, Z4
 	VPERMB        Z4, Z1, Z6
-	VMOVDQU       Y6, (AX)(SI*1)
+	VMOVDQU       Y6, (AX)
 	VPADDW        Z3, Z4, Z4
 	VPERMB        Z4, Z2, Z4
-	VMOVDQU       Y4, 640(AX)(SI*1)
-	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           planes
+	VMOVDQU       Y4, (AX)(CX*1)
+	ADDQ          $0x20, AX
+	ADDQ          $0x00000080, DX
+	ADDQ          $0x00000080, BX
+	SUBQ          $0x20, SI
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
 	VEXTRACTI64X4 $0x01, Z5, Y0
 	VPADDD        Y5, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -16637,9 +20620,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VZEROUPPER
 	RET
 
@@ -16665,10 +20648,10 @@ TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z9
-	VMAXPS        2560(AX), Z9, Z9
-	VMAXPS        2624(AX), Z9, Z9
-	VMAXPS        2688(AX), Z9, Z9
-	VMAXPS        2752(AX), Z9, Z9
+	VMAXPS        256(AX), Z9, Z9
+	VMAXPS        320(AX), Z9, Z9
+	VMAXPS        384(AX), Z9, Z9
+	VMAXPS        448(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y11
 	VMAXPS        Y10, Y11, Y11
 	VEXTRACTF128  $0x01, Y11, X10
@@ -16793,7 +20776,7 @@ TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
 	VMULPS        (BX), Z9, Z9
 	VADDPS        Z8, Z9, Z9
 	VMOVUPS       Z9, (BX)
-	VMOVUPS       2560(AX), Z8
+	VMOVUPS       256(AX), Z8
 	VSUBPS        Z11, Z8, Z8
 	VMAXPS        Z0, Z8, Z8
 	VADDPS        Z1, Z8, Z9
@@ -16811,9 +20794,9 @@ TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z8, Z10, Z10
 	VADDPS        Z2, Z10, Z10
 	VPADDD        Z9, Z10, Z8
-	VMOVUPS       Z8, 2560(AX)
+	VMOVUPS       Z8, 256(AX)
 	VMOVAPS       Z8, Z8
-	VMOVUPS       2624(AX), Z9
+	VMOVUPS       320(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -16831,9 +20814,9 @@ TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z12, Z12
 	VADDPS        Z2, Z12, Z12
 	VPADDD        Z10, Z12, Z9
-	VMOVUPS       Z9, 2624(AX)
+	VMOVUPS       Z9, 320(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       2688(AX), Z9
+	VMOVUPS       384(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -16851,9 +20834,9 @@ TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z12, Z12
 	VADDPS        Z2, Z12, Z12
 	VPADDD        Z10, Z12, Z9
-	VMOVUPS       Z9, 2688(AX)
+	VMOVUPS       Z9, 384(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       2752(AX), Z9
+	VMOVUPS       448(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z0
@@ -16871,7 +20854,7 @@ TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z9
-	VMOVUPS       Z9, 2752(AX)
+	VMOVUPS       Z9, 448(AX)
 	VADDPS        Z9, Z8, Z8
 	VBROADCASTSS  4(DX), Z0
 	VMULPS        64(BX), Z0, Z0
@@ -16902,10 +20885,10 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z9
-	VMAXPS        2560(AX), Z9, Z9
-	VMAXPS        2624(AX), Z9, Z9
-	VMAXPS        2688(AX), Z9, Z9
-	VMAXPS        2752(AX), Z9, Z9
+	VMAXPS        256(AX), Z9, Z9
+	VMAXPS        320(AX), Z9, Z9
+	VMAXPS        384(AX), Z9, Z9
+	VMAXPS        448(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y11
 	VMAXPS        Y10, Y11, Y11
 	VEXTRACTF128  $0x01, Y11, X10
@@ -17030,7 +21013,7 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VMULPS        (BX), Z10, Z10
 	VADDPS        Z8, Z10, Z10
 	VMOVUPS       Z10, (BX)
-	VMOVUPS       2560(AX), Z10
+	VMOVUPS       256(AX), Z10
 	VSUBPS        Z11, Z10, Z10
 	VMAXPS        Z0, Z10, Z10
 	VADDPS        Z1, Z10, Z8
@@ -17048,9 +21031,9 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z10, Z15, Z15
 	VADDPS        Z2, Z15, Z15
 	VPADDD        Z8, Z15, Z10
-	VMOVUPS       Z10, 2560(AX)
+	VMOVUPS       Z10, 256(AX)
 	VMOVAPS       Z10, Z8
-	VMOVUPS       2624(AX), Z15
+	VMOVUPS       320(AX), Z15
 	VSUBPS        Z11, Z15, Z15
 	VMAXPS        Z0, Z15, Z15
 	VADDPS        Z1, Z15, Z16
@@ -17068,9 +21051,9 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z15, Z17, Z17
 	VADDPS        Z2, Z17, Z17
 	VPADDD        Z16, Z17, Z15
-	VMOVUPS       Z15, 2624(AX)
+	VMOVUPS       Z15, 320(AX)
 	VADDPS        Z15, Z8, Z8
-	VMOVUPS       2688(AX), Z16
+	VMOVUPS       384(AX), Z16
 	VSUBPS        Z11, Z16, Z16
 	VMAXPS        Z0, Z16, Z16
 	VADDPS        Z1, Z16, Z17
@@ -17088,9 +21071,9 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z16, Z18, Z18
 	VADDPS        Z2, Z18, Z18
 	VPADDD        Z17, Z18, Z16
-	VMOVUPS       Z16, 2688(AX)
+	VMOVUPS       Z16, 384(AX)
 	VADDPS        Z16, Z8, Z8
-	VMOVUPS       2752(AX), Z17
+	VMOVUPS       448(AX), Z17
 	VSUBPS        Z11, Z17, Z17
 	VMAXPS        Z0, Z17, Z17
 	VADDPS        Z1, Z17, Z0
@@ -17108,7 +21091,7 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z17, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z17
-	VMOVUPS       Z17, 2752(AX)
+	VMOVUPS       Z17, 448(AX)
 	VADDPS        Z17, Z8, Z8
 	VBROADCASTSS  4(DX), Z0
 	VMULPS        64(BX), Z0, Z0
@@ -17177,7 +21160,7 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VPADDW        Z2, Z4, Z4
 	VMOVDQU64     decodePlane1<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 640(AX)
+	VMOVDQU64     Z5, 64(AX)
 	VMULPS        Z0, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z0, Z15, Z15
@@ -17193,12 +21176,12 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VPACKSSDW     Z17, Z16, Z4
 	VMOVDQU64     decodePlane0<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1280(AX)
+	VMOVDQU64     Z5, 128(AX)
 	VPADDW        Z2, Z3, Z3
 	VPADDW        Z2, Z4, Z4
 	VMOVDQU64     decodePlane1<>+0(SB), Z2
 	VPERMI2B      Z4, Z3, Z2
-	VMOVDQU64     Z2, 1920(AX)
+	VMOVDQU64     Z2, 192(AX)
 	VEXTRACTI64X4 $0x01, Z1, Y2
 	VPADDD        Y1, Y2, Y2
 	VEXTRACTI128  $0x01, Y2, X1
@@ -17246,10 +21229,10 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z9
-	VMAXPS        2560(AX), Z9, Z9
-	VMAXPS        2624(AX), Z9, Z9
-	VMAXPS        2688(AX), Z9, Z9
-	VMAXPS        2752(AX), Z9, Z9
+	VMAXPS        256(AX), Z9, Z9
+	VMAXPS        320(AX), Z9, Z9
+	VMAXPS        384(AX), Z9, Z9
+	VMAXPS        448(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y11
 	VMAXPS        Y10, Y11, Y11
 	VEXTRACTF128  $0x01, Y11, X10
@@ -17379,7 +21362,7 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VMULPS        (BX), Z10, Z10
 	VADDPS        Z8, Z10, Z10
 	VMOVUPS       Z10, (BX)
-	VMOVUPS       2560(AX), Z10
+	VMOVUPS       256(AX), Z10
 	VSUBPS        Z11, Z10, Z10
 	VMAXPS        Z0, Z10, Z10
 	VADDPS        Z1, Z10, Z8
@@ -17397,10 +21380,10 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z10, Z15, Z15
 	VADDPS        Z2, Z15, Z15
 	VPADDD        Z8, Z15, Z10
-	VMOVUPS       Z10, 2560(AX)
+	VMOVUPS       Z10, 256(AX)
 	VMOVAPS       Z10, Z8
 	VMULPS        (CX), Z10, Z10
-	VMOVUPS       2624(AX), Z15
+	VMOVUPS       320(AX), Z15
 	VSUBPS        Z11, Z15, Z15
 	VMAXPS        Z0, Z15, Z15
 	VADDPS        Z1, Z15, Z16
@@ -17418,10 +21401,10 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z15, Z17, Z17
 	VADDPS        Z2, Z17, Z17
 	VPADDD        Z16, Z17, Z15
-	VMOVUPS       Z15, 2624(AX)
+	VMOVUPS       Z15, 320(AX)
 	VADDPS        Z15, Z8, Z8
 	VMULPS        64(CX), Z15, Z15
-	VMOVUPS       2688(AX), Z16
+	VMOVUPS       384(AX), Z16
 	VSUBPS        Z11, Z16, Z16
 	VMAXPS        Z0, Z16, Z16
 	VADDPS        Z1, Z16, Z17
@@ -17439,10 +21422,10 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z16, Z18, Z18
 	VADDPS        Z2, Z18, Z18
 	VPADDD        Z17, Z18, Z16
-	VMOVUPS       Z16, 2688(AX)
+	VMOVUPS       Z16, 384(AX)
 	VADDPS        Z16, Z8, Z8
 	VMULPS        128(CX), Z16, Z16
-	VMOVUPS       2752(AX), Z17
+	VMOVUPS       448(AX), Z17
 	VSUBPS        Z11, Z17, Z17
 	VMAXPS        Z0, Z17, Z17
 	VADDPS        Z1, Z17, Z0
@@ -17460,7 +21443,7 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z17, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z17
-	VMOVUPS       Z17, 2752(AX)
+	VMOVUPS       Z17, 448(AX)
 	VADDPS        Z17, Z8, Z8
 	VMULPS        192(CX), Z17, Z17
 	VBROADCASTSS  4(DX), Z0
@@ -17530,7 +21513,7 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VPADDW        Z2, Z4, Z4
 	VMOVDQU64     decodePlane1<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 640(AX)
+	VMOVDQU64     Z5, 64(AX)
 	VMULPS        Z0, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z0, Z15, Z15
@@ -17546,12 +21529,12 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VPACKSSDW     Z17, Z16, Z4
 	VMOVDQU64     decodePlane0<>+0(SB), Z5
 	VPERMI2B      Z4, Z3, Z5
-	VMOVDQU64     Z5, 1280(AX)
+	VMOVDQU64     Z5, 128(AX)
 	VPADDW        Z2, Z3, Z3
 	VPADDW        Z2, Z4, Z4
 	VMOVDQU64     decodePlane1<>+0(SB), Z2
 	VPERMI2B      Z4, Z3, Z2
-	VMOVDQU64     Z2, 1920(AX)
+	VMOVDQU64     Z2, 192(AX)
 	VEXTRACTI64X4 $0x01, Z1, Y2
 	VPADDD        Y1, Y2, Y2
 	VEXTRACTI128  $0x01, Y2, X1
@@ -17577,37 +21560,397 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func foldPlainx2AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// func softmaxHalfx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldPlainx2AVX512(SB), NOSPLIT, $0-56
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	VBROADCASTSS limit+32(FP), X0
-	MOVQ         centre+40(FP), DI
-	MOVQ         n+48(FP), R8
+TEXT ·softmaxHalfx2AVX512(SB), NOSPLIT, $0-88
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z9
+	VMAXPS        256(AX), Z9, Z9
+	VMAXPS        320(AX), Z9, Z9
+	VMAXPS        384(AX), Z9, Z9
+	VMAXPS        448(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VMAXPS        Y10, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X10
+	VMAXPS        X11, X10, X10
+	VPERMILPS     $0x4e, X10, X11
+	VMAXPS        X10, X11, X10
+	VPERMILPS     $0xb1, X10, X11
+	VMAXPS        X10, X11, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z9, Y11
+	VMAXPS        Y9, Y11, Y11
+	VEXTRACTF128  $0x01, Y11, X9
+	VMAXPS        X11, X9, X9
+	VPERMILPS     $0x4e, X9, X11
+	VMAXPS        X9, X11, X9
+	VPERMILPS     $0xb1, X9, X11
+	VMAXPS        X9, X11, X9
+	VBROADCASTSS  X9, Z11
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X11, X11, X12
+	VMOVLHPS      X12, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X12
+	VSUBPS        X12, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X12
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3d6357f7<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3e75fd26<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f317218<>+0(SB), X12, X12
+	VMULPS        X9, X12, X12
+	VADDPS        decodeWord3f800000<>+0(SB), X12, X12
+	VPADDD        X8, X12, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          half+56(FP), CX
+	MOVQ          scale+64(FP), SI
+	VCVTPH2PS     (CX), Z8
+	VMOVUPS       Z8, (SI)
+	VCVTPH2PS     32(CX), Z8
+	VMOVUPS       Z8, 64(SI)
+	VCVTPH2PS     64(CX), Z8
+	VMOVUPS       Z8, 128(SI)
+	VCVTPH2PS     96(CX), Z8
+	VMOVUPS       Z8, 192(SI)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z12
+	VSUBPS        Z12, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z12
+	VADDPS        Z6, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z5, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z4, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z3, Z12, Z12
+	VMULPS        Z9, Z12, Z12
+	VADDPS        Z2, Z12, Z12
+	VPADDD        Z8, Z12, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (SI), Z9, Z9
+	VMOVUPS       64(AX), Z12
+	VSUBPS        Z10, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z13
+	VSUBPS        Z1, Z13, Z14
+	VSUBPS        Z14, Z12, Z12
+	VPSLLD        $0x17, Z13, Z13
+	VMULPS        Z7, Z12, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z12, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z13, Z14, Z12
+	VMOVUPS       Z12, 64(AX)
+	VADDPS        Z12, Z8, Z8
+	VMULPS        64(SI), Z12, Z12
+	VMOVUPS       128(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z13, Z13
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z13, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z13
+	VMOVUPS       Z13, 128(AX)
+	VADDPS        Z13, Z8, Z8
+	VMULPS        128(SI), Z13, Z13
+	VMOVUPS       192(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z10
+	VSUBPS        Z1, Z10, Z15
+	VSUBPS        Z15, Z14, Z14
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z14, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z14, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z10, Z15, Z14
+	VMOVUPS       Z14, 192(AX)
+	VADDPS        Z14, Z8, Z8
+	VMULPS        192(SI), Z14, Z14
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       256(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z15
+	VSUBPS        Z15, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z10, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z8, Z15, Z10
+	VMOVUPS       Z10, 256(AX)
+	VMOVAPS       Z10, Z8
+	VMULPS        (SI), Z10, Z10
+	VMOVUPS       320(AX), Z15
+	VSUBPS        Z11, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z16
+	VSUBPS        Z1, Z16, Z17
+	VSUBPS        Z17, Z15, Z15
+	VPSLLD        $0x17, Z16, Z16
+	VMULPS        Z7, Z15, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z16, Z17, Z15
+	VMOVUPS       Z15, 320(AX)
+	VADDPS        Z15, Z8, Z8
+	VMULPS        64(SI), Z15, Z15
+	VMOVUPS       384(AX), Z16
+	VSUBPS        Z11, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z17
+	VSUBPS        Z1, Z17, Z18
+	VSUBPS        Z18, Z16, Z16
+	VPSLLD        $0x17, Z17, Z17
+	VMULPS        Z7, Z16, Z18
+	VADDPS        Z6, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z5, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z4, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z3, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z2, Z18, Z18
+	VPADDD        Z17, Z18, Z16
+	VMOVUPS       Z16, 384(AX)
+	VADDPS        Z16, Z8, Z8
+	VMULPS        128(SI), Z16, Z16
+	VMOVUPS       448(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z17, Z17
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z17, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z17, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z17
+	VMOVUPS       Z17, 448(AX)
+	VADDPS        Z17, Z8, Z8
+	VMULPS        192(SI), Z17, Z17
+	VBROADCASTSS  4(DX), Z0
+	VMULPS        64(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 64(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+72(FP), X0
+	VMAXPS        Z9, Z12, Z1
+	VMAXPS        Z13, Z14, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z15, Z2
+	VMAXPS        Z16, Z17, Z3
+	VMAXPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z1, Y3
+	VMAXPS        Y1, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X1
+	VMAXPS        X3, X1, X1
+	VPERMILPS     $0x4e, X1, X3
+	VMAXPS        X1, X3, X1
+	VPERMILPS     $0xb1, X1, X3
+	VMAXPS        X1, X3, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VMAXPS        Y2, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X2
+	VMAXPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VMAXPS        X2, X3, X2
+	VPERMILPS     $0xb1, X2, X3
+	VMAXPS        X2, X3, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
+	MOVQ          centre+80(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z2
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z1, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z1, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z9, Z12, Z1
+	VPADDD        Z13, Z14, Z3
+	VPADDD        Z3, Z1, Z1
+	VPACKSSDW     Z12, Z9, Z3
+	VPACKSSDW     Z14, Z13, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, (AX)
+	VPADDW        Z2, Z3, Z3
+	VPADDW        Z2, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 64(AX)
+	VMULPS        Z0, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z0, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z0, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VMULPS        Z0, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VPADDD        Z10, Z15, Z0
+	VPADDD        Z16, Z17, Z3
+	VPADDD        Z3, Z0, Z0
+	VPACKSSDW     Z15, Z10, Z3
+	VPACKSSDW     Z17, Z16, Z4
+	VMOVDQU64     decodePlane0<>+0(SB), Z5
+	VPERMI2B      Z4, Z3, Z5
+	VMOVDQU64     Z5, 128(AX)
+	VPADDW        Z2, Z3, Z3
+	VPADDW        Z2, Z4, Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z2
+	VPERMI2B      Z4, Z3, Z2
+	VMOVDQU64     Z2, 192(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y2
+	VPADDD        Y1, Y2, Y2
+	VEXTRACTI128  $0x01, Y2, X1
+	VPADDD        X2, X1, X1
+	VPSHUFD       $0x4e, X1, X2
+	VPADDD        X1, X2, X1
+	VPSHUFD       $0xb1, X1, X2
+	VPADDD        X1, X2, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx2AVX512(SB), NOSPLIT, $0-72
+	MOVQ         row+40(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+48(FP), X0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z3
-	XORQ         SI, SI
+	MOVQ         x+32(FP), CX
+	MOVQ         n+64(FP), DX
 
 amax:
-	VMOVUPS       (BX)(SI*4), Z4
+	VMOVUPS       (CX), Z4
 	VPANDD        Z3, Z4, Z4
 	VMAXPS        Z4, Z1, Z1
-	VMOVUPS       64(BX)(SI*4), Z4
+	VMOVUPS       64(CX), Z4
 	VPANDD        Z3, Z4, Z4
 	VMAXPS        Z4, Z1, Z1
-	VMOVUPS       2560(BX)(SI*4), Z4
+	VMOVUPS       (CX)(AX*1), Z4
 	VPANDD        Z3, Z4, Z4
 	VMAXPS        Z4, Z2, Z2
-	VMOVUPS       2624(BX)(SI*4), Z4
+	VMOVUPS       64(CX)(AX*1), Z4
 	VPANDD        Z3, Z4, Z4
 	VMAXPS        Z4, Z2, Z2
-	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           amax
+	ADDQ          $0x00000080, CX
+	SUBQ          $0x20, DX
+	JNZ           amax
+	MOVQ          units+16(FP), CX
 	VEXTRACTF64X4 $0x01, Z1, Y3
 	VMAXPS        Y1, Y3, Y3
 	VEXTRACTF128  $0x01, Y3, X1
@@ -17644,40 +21987,50 @@ amax:
 	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
 	VPXORD        Z5, Z5, Z5
 	VPXORD        Z6, Z6, Z6
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          x+32(FP), SI
+	MOVQ          n+64(FP), DI
 
 planes:
-	VMOVUPS       (BX)(SI*4), Z7
+	VMOVUPS       (SI), Z7
 	VMULPS        Z1, Z7, Z7
 	VCVTPS2DQ     Z7, Z7
 	VPADDD        Z7, Z5, Z5
-	VMOVUPS       64(BX)(SI*4), Z8
+	VMOVUPS       64(SI), Z8
 	VMULPS        Z1, Z8, Z8
 	VCVTPS2DQ     Z8, Z8
 	VPADDD        Z8, Z5, Z5
 	VPACKSSDW     Z8, Z7, Z7
 	VPERMB        Z7, Z2, Z8
-	VMOVDQU       Y8, (AX)(SI*1)
+	VMOVDQU       Y8, (CX)
 	VPADDW        Z4, Z7, Z7
 	VPERMB        Z7, Z3, Z7
-	VMOVDQU       Y7, 640(AX)(SI*1)
-	VMOVUPS       2560(BX)(SI*4), Z7
+	VMOVDQU       Y7, (CX)(DX*1)
+	VMOVUPS       (SI)(AX*1), Z7
 	VMULPS        Z0, Z7, Z7
 	VCVTPS2DQ     Z7, Z7
 	VPADDD        Z7, Z6, Z6
-	VMOVUPS       2624(BX)(SI*4), Z8
+	VMOVUPS       64(SI)(AX*1), Z8
 	VMULPS        Z0, Z8, Z8
 	VCVTPS2DQ     Z8, Z8
 	VPADDD        Z8, Z6, Z6
 	VPACKSSDW     Z8, Z7, Z7
 	VPERMB        Z7, Z2, Z8
-	VMOVDQU       Y8, 1280(AX)(SI*1)
+	VMOVDQU       Y8, (CX)(DX*2)
 	VPADDW        Z4, Z7, Z7
 	VPERMB        Z7, Z3, Z7
-	VMOVDQU       Y7, 1920(AX)(SI*1)
-	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           planes
+	VMOVDQU       Y7, (BX)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
+	ADDQ          $0x00000080, SI
+	SUBQ          $0x20, DI
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+56(FP), CX
 	VEXTRACTI64X4 $0x01, Z5, Y0
 	VPADDD        Y5, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -17686,9 +22039,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VEXTRACTI64X4 $0x01, Z6, Y0
 	VPADDD        Y6, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -17697,46 +22050,45 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, 4(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
 	VZEROUPPER
 	RET
 
-// func foldScaledx2AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// func foldScaledx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldScaledx2AVX512(SB), NOSPLIT, $0-64
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	MOVQ         scale+32(FP), DI
-	VBROADCASTSS limit+40(FP), X0
-	MOVQ         centre+48(FP), R8
-	MOVQ         n+56(FP), R9
+TEXT ·foldScaledx2AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z3
-	XORQ         SI, SI
+	MOVQ         x+32(FP), CX
+	MOVQ         scale+40(FP), DX
+	MOVQ         n+72(FP), BX
 
 amax:
-	VMOVUPS       (DI)(SI*4), Z4
-	VMOVUPS       64(DI)(SI*4), Z5
-	VMULPS        (BX)(SI*4), Z4, Z6
+	VMOVUPS       (DX), Z4
+	VMOVUPS       64(DX), Z5
+	VMULPS        (CX), Z4, Z6
 	VPANDD        Z3, Z6, Z6
 	VMAXPS        Z6, Z1, Z1
-	VMULPS        64(BX)(SI*4), Z5, Z6
+	VMULPS        64(CX), Z5, Z6
 	VPANDD        Z3, Z6, Z6
 	VMAXPS        Z6, Z1, Z1
-	VMULPS        2560(BX)(SI*4), Z4, Z4
+	VMULPS        (CX)(AX*1), Z4, Z4
 	VPANDD        Z3, Z4, Z4
 	VMAXPS        Z4, Z2, Z2
-	VMULPS        2624(BX)(SI*4), Z5, Z4
+	VMULPS        64(CX)(AX*1), Z5, Z4
 	VPANDD        Z3, Z4, Z4
 	VMAXPS        Z4, Z2, Z2
-	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           amax
+	ADDQ          $0x00000080, CX
+	ADDQ          $0x00000080, DX
+	SUBQ          $0x20, BX
+	JNZ           amax
+	MOVQ          units+16(FP), CX
 	VEXTRACTF64X4 $0x01, Z1, Y3
 	VMAXPS        Y1, Y3, Y3
 	VEXTRACTF128  $0x01, Y3, X1
@@ -17773,42 +22125,54 @@ amax:
 	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
 	VPXORD        Z7, Z7, Z7
 	VPXORD        Z8, Z8, Z8
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          x+32(FP), SI
+	MOVQ          scale+40(FP), DI
+	MOVQ          n+72(FP), R8
 
 planes:
-	VMOVUPS       (DI)(SI*4), Z5
-	VMOVUPS       64(DI)(SI*4), Z6
-	VMULPS        (BX)(SI*4), Z5, Z9
+	VMOVUPS       (DI), Z5
+	VMOVUPS       64(DI), Z6
+	VMULPS        (SI), Z5, Z9
 	VMULPS        Z1, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
 	VPADDD        Z9, Z7, Z7
-	VMULPS        64(BX)(SI*4), Z6, Z10
+	VMULPS        64(SI), Z6, Z10
 	VMULPS        Z1, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VPADDD        Z10, Z7, Z7
 	VPACKSSDW     Z10, Z9, Z9
 	VPERMB        Z9, Z2, Z10
-	VMOVDQU       Y10, (AX)(SI*1)
+	VMOVDQU       Y10, (CX)
 	VPADDW        Z4, Z9, Z9
 	VPERMB        Z9, Z3, Z9
-	VMOVDQU       Y9, 640(AX)(SI*1)
-	VMULPS        2560(BX)(SI*4), Z5, Z5
+	VMOVDQU       Y9, (CX)(DX*1)
+	VMULPS        (SI)(AX*1), Z5, Z5
 	VMULPS        Z0, Z5, Z5
 	VCVTPS2DQ     Z5, Z5
 	VPADDD        Z5, Z8, Z8
-	VMULPS        2624(BX)(SI*4), Z6, Z6
+	VMULPS        64(SI)(AX*1), Z6, Z6
 	VMULPS        Z0, Z6, Z6
 	VCVTPS2DQ     Z6, Z6
 	VPADDD        Z6, Z8, Z8
 	VPACKSSDW     Z6, Z5, Z5
 	VPERMB        Z5, Z2, Z6
-	VMOVDQU       Y6, 1280(AX)(SI*1)
+	VMOVDQU       Y6, (CX)(DX*2)
 	VPADDW        Z4, Z5, Z5
 	VPERMB        Z5, Z3, Z5
-	VMOVDQU       Y5, 1920(AX)(SI*1)
-	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           planes
+	VMOVDQU       Y5, (BX)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
+	ADDQ          $0x00000080, SI
+	ADDQ          $0x00000080, DI
+	SUBQ          $0x20, R8
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
 	VEXTRACTI64X4 $0x01, Z7, Y0
 	VPADDD        Y7, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -17817,9 +22181,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VEXTRACTI64X4 $0x01, Z8, Y0
 	VPADDD        Y8, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -17828,9 +22192,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, 4(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
 	VZEROUPPER
 	RET
 
@@ -17856,15 +22220,15 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z11
-	VMAXPS        2560(AX), Z11, Z11
-	VMAXPS        2624(AX), Z11, Z11
-	VMAXPS        2688(AX), Z11, Z11
-	VMAXPS        2752(AX), Z11, Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
 	VBROADCASTSS  8(CX), Z9
-	VMAXPS        5120(AX), Z9, Z9
-	VMAXPS        5184(AX), Z9, Z9
-	VMAXPS        5248(AX), Z9, Z9
-	VMAXPS        5312(AX), Z9, Z9
+	VMAXPS        512(AX), Z9, Z9
+	VMAXPS        576(AX), Z9, Z9
+	VMAXPS        640(AX), Z9, Z9
+	VMAXPS        704(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y12
 	VMAXPS        Y10, Y12, Y12
 	VEXTRACTF128  $0x01, Y12, X10
@@ -17998,7 +22362,7 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        (BX), Z9, Z9
 	VADDPS        Z8, Z9, Z9
 	VMOVUPS       Z9, (BX)
-	VMOVUPS       2560(AX), Z8
+	VMOVUPS       256(AX), Z8
 	VSUBPS        Z11, Z8, Z8
 	VMAXPS        Z0, Z8, Z8
 	VADDPS        Z1, Z8, Z9
@@ -18016,9 +22380,9 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z8, Z10, Z10
 	VADDPS        Z2, Z10, Z10
 	VPADDD        Z9, Z10, Z8
-	VMOVUPS       Z8, 2560(AX)
+	VMOVUPS       Z8, 256(AX)
 	VMOVAPS       Z8, Z8
-	VMOVUPS       2624(AX), Z9
+	VMOVUPS       320(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -18036,9 +22400,9 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z13, Z13
 	VADDPS        Z2, Z13, Z13
 	VPADDD        Z10, Z13, Z9
-	VMOVUPS       Z9, 2624(AX)
+	VMOVUPS       Z9, 320(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       2688(AX), Z9
+	VMOVUPS       384(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -18056,9 +22420,9 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z13, Z13
 	VADDPS        Z2, Z13, Z13
 	VPADDD        Z10, Z13, Z9
-	VMOVUPS       Z9, 2688(AX)
+	VMOVUPS       Z9, 384(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       2752(AX), Z9
+	VMOVUPS       448(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -18076,13 +22440,13 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 2752(AX)
+	VMOVUPS       Z9, 448(AX)
 	VADDPS        Z9, Z8, Z8
 	VBROADCASTSS  4(DX), Z9
 	VMULPS        64(BX), Z9, Z9
 	VADDPS        Z8, Z9, Z9
 	VMOVUPS       Z9, 64(BX)
-	VMOVUPS       5120(AX), Z8
+	VMOVUPS       512(AX), Z8
 	VSUBPS        Z12, Z8, Z8
 	VMAXPS        Z0, Z8, Z8
 	VADDPS        Z1, Z8, Z9
@@ -18100,9 +22464,9 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z8, Z10, Z10
 	VADDPS        Z2, Z10, Z10
 	VPADDD        Z9, Z10, Z8
-	VMOVUPS       Z8, 5120(AX)
+	VMOVUPS       Z8, 512(AX)
 	VMOVAPS       Z8, Z8
-	VMOVUPS       5184(AX), Z9
+	VMOVUPS       576(AX), Z9
 	VSUBPS        Z12, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -18120,9 +22484,9 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 5184(AX)
+	VMOVUPS       Z9, 576(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       5248(AX), Z9
+	VMOVUPS       640(AX), Z9
 	VSUBPS        Z12, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -18140,9 +22504,9 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 5248(AX)
+	VMOVUPS       Z9, 640(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       5312(AX), Z9
+	VMOVUPS       704(AX), Z9
 	VSUBPS        Z12, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z0
@@ -18160,7 +22524,7 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z9
-	VMOVUPS       Z9, 5312(AX)
+	VMOVUPS       Z9, 704(AX)
 	VADDPS        Z9, Z8, Z8
 	VBROADCASTSS  8(DX), Z0
 	VMULPS        128(BX), Z0, Z0
@@ -18191,15 +22555,15 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z11
-	VMAXPS        2560(AX), Z11, Z11
-	VMAXPS        2624(AX), Z11, Z11
-	VMAXPS        2688(AX), Z11, Z11
-	VMAXPS        2752(AX), Z11, Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
 	VBROADCASTSS  8(CX), Z9
-	VMAXPS        5120(AX), Z9, Z9
-	VMAXPS        5184(AX), Z9, Z9
-	VMAXPS        5248(AX), Z9, Z9
-	VMAXPS        5312(AX), Z9, Z9
+	VMAXPS        512(AX), Z9, Z9
+	VMAXPS        576(AX), Z9, Z9
+	VMAXPS        640(AX), Z9, Z9
+	VMAXPS        704(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y12
 	VMAXPS        Y10, Y12, Y12
 	VEXTRACTF128  $0x01, Y12, X10
@@ -18333,7 +22697,7 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        (BX), Z10, Z10
 	VADDPS        Z8, Z10, Z10
 	VMOVUPS       Z10, (BX)
-	VMOVUPS       2560(AX), Z10
+	VMOVUPS       256(AX), Z10
 	VSUBPS        Z11, Z10, Z10
 	VMAXPS        Z0, Z10, Z10
 	VADDPS        Z1, Z10, Z8
@@ -18351,9 +22715,9 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z10, Z16, Z16
 	VADDPS        Z2, Z16, Z16
 	VPADDD        Z8, Z16, Z10
-	VMOVUPS       Z10, 2560(AX)
+	VMOVUPS       Z10, 256(AX)
 	VMOVAPS       Z10, Z8
-	VMOVUPS       2624(AX), Z16
+	VMOVUPS       320(AX), Z16
 	VSUBPS        Z11, Z16, Z16
 	VMAXPS        Z0, Z16, Z16
 	VADDPS        Z1, Z16, Z17
@@ -18371,9 +22735,9 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z16, Z18, Z18
 	VADDPS        Z2, Z18, Z18
 	VPADDD        Z17, Z18, Z16
-	VMOVUPS       Z16, 2624(AX)
+	VMOVUPS       Z16, 320(AX)
 	VADDPS        Z16, Z8, Z8
-	VMOVUPS       2688(AX), Z17
+	VMOVUPS       384(AX), Z17
 	VSUBPS        Z11, Z17, Z17
 	VMAXPS        Z0, Z17, Z17
 	VADDPS        Z1, Z17, Z18
@@ -18391,9 +22755,9 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z17, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z18, Z19, Z17
-	VMOVUPS       Z17, 2688(AX)
+	VMOVUPS       Z17, 384(AX)
 	VADDPS        Z17, Z8, Z8
-	VMOVUPS       2752(AX), Z18
+	VMOVUPS       448(AX), Z18
 	VSUBPS        Z11, Z18, Z18
 	VMAXPS        Z0, Z18, Z18
 	VADDPS        Z1, Z18, Z11
@@ -18411,13 +22775,13 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z18, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z11, Z19, Z18
-	VMOVUPS       Z18, 2752(AX)
+	VMOVUPS       Z18, 448(AX)
 	VADDPS        Z18, Z8, Z8
 	VBROADCASTSS  4(DX), Z11
 	VMULPS        64(BX), Z11, Z11
 	VADDPS        Z8, Z11, Z11
 	VMOVUPS       Z11, 64(BX)
-	VMOVUPS       5120(AX), Z11
+	VMOVUPS       512(AX), Z11
 	VSUBPS        Z12, Z11, Z11
 	VMAXPS        Z0, Z11, Z11
 	VADDPS        Z1, Z11, Z8
@@ -18435,9 +22799,9 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z11, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z8, Z19, Z11
-	VMOVUPS       Z11, 5120(AX)
+	VMOVUPS       Z11, 512(AX)
 	VMOVAPS       Z11, Z8
-	VMOVUPS       5184(AX), Z19
+	VMOVUPS       576(AX), Z19
 	VSUBPS        Z12, Z19, Z19
 	VMAXPS        Z0, Z19, Z19
 	VADDPS        Z1, Z19, Z20
@@ -18455,9 +22819,9 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z19, Z21, Z21
 	VADDPS        Z2, Z21, Z21
 	VPADDD        Z20, Z21, Z19
-	VMOVUPS       Z19, 5184(AX)
+	VMOVUPS       Z19, 576(AX)
 	VADDPS        Z19, Z8, Z8
-	VMOVUPS       5248(AX), Z20
+	VMOVUPS       640(AX), Z20
 	VSUBPS        Z12, Z20, Z20
 	VMAXPS        Z0, Z20, Z20
 	VADDPS        Z1, Z20, Z21
@@ -18475,9 +22839,9 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z20, Z22, Z22
 	VADDPS        Z2, Z22, Z22
 	VPADDD        Z21, Z22, Z20
-	VMOVUPS       Z20, 5248(AX)
+	VMOVUPS       Z20, 640(AX)
 	VADDPS        Z20, Z8, Z8
-	VMOVUPS       5312(AX), Z21
+	VMOVUPS       704(AX), Z21
 	VSUBPS        Z12, Z21, Z21
 	VMAXPS        Z0, Z21, Z21
 	VADDPS        Z1, Z21, Z0
@@ -18495,7 +22859,7 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z21, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z21
-	VMOVUPS       Z21, 5312(AX)
+	VMOVUPS       Z21, 704(AX)
 	VADDPS        Z21, Z8, Z8
 	VBROADCASTSS  8(DX), Z0
 	VMULPS        128(BX), Z0, Z0
@@ -18578,7 +22942,7 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VPADDW        Z3, Z5, Z5
 	VMOVDQU64     decodePlane1<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 640(AX)
+	VMOVDQU64     Z6, 64(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z16, Z16
@@ -18594,12 +22958,12 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VPACKSSDW     Z18, Z17, Z5
 	VMOVDQU64     decodePlane0<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 1280(AX)
+	VMOVDQU64     Z6, 128(AX)
 	VPADDW        Z3, Z4, Z4
 	VPADDW        Z3, Z5, Z5
 	VMOVDQU64     decodePlane1<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 1920(AX)
+	VMOVDQU64     Z6, 192(AX)
 	VMULPS        Z0, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VMULPS        Z0, Z19, Z19
@@ -18615,12 +22979,12 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VPACKSSDW     Z21, Z20, Z5
 	VMOVDQU64     decodePlane0<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 2560(AX)
+	VMOVDQU64     Z6, 256(AX)
 	VPADDW        Z3, Z4, Z4
 	VPADDW        Z3, Z5, Z5
 	VMOVDQU64     decodePlane1<>+0(SB), Z3
 	VPERMI2B      Z5, Z4, Z3
-	VMOVDQU64     Z3, 3200(AX)
+	VMOVDQU64     Z3, 320(AX)
 	VEXTRACTI64X4 $0x01, Z1, Y3
 	VPADDD        Y1, Y3, Y3
 	VEXTRACTI128  $0x01, Y3, X1
@@ -18679,15 +23043,15 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z11
-	VMAXPS        2560(AX), Z11, Z11
-	VMAXPS        2624(AX), Z11, Z11
-	VMAXPS        2688(AX), Z11, Z11
-	VMAXPS        2752(AX), Z11, Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
 	VBROADCASTSS  8(CX), Z9
-	VMAXPS        5120(AX), Z9, Z9
-	VMAXPS        5184(AX), Z9, Z9
-	VMAXPS        5248(AX), Z9, Z9
-	VMAXPS        5312(AX), Z9, Z9
+	VMAXPS        512(AX), Z9, Z9
+	VMAXPS        576(AX), Z9, Z9
+	VMAXPS        640(AX), Z9, Z9
+	VMAXPS        704(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y12
 	VMAXPS        Y10, Y12, Y12
 	VEXTRACTF128  $0x01, Y12, X10
@@ -18826,7 +23190,7 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        (BX), Z10, Z10
 	VADDPS        Z8, Z10, Z10
 	VMOVUPS       Z10, (BX)
-	VMOVUPS       2560(AX), Z10
+	VMOVUPS       256(AX), Z10
 	VSUBPS        Z11, Z10, Z10
 	VMAXPS        Z0, Z10, Z10
 	VADDPS        Z1, Z10, Z8
@@ -18844,10 +23208,10 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z10, Z16, Z16
 	VADDPS        Z2, Z16, Z16
 	VPADDD        Z8, Z16, Z10
-	VMOVUPS       Z10, 2560(AX)
+	VMOVUPS       Z10, 256(AX)
 	VMOVAPS       Z10, Z8
 	VMULPS        (CX), Z10, Z10
-	VMOVUPS       2624(AX), Z16
+	VMOVUPS       320(AX), Z16
 	VSUBPS        Z11, Z16, Z16
 	VMAXPS        Z0, Z16, Z16
 	VADDPS        Z1, Z16, Z17
@@ -18865,10 +23229,10 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z16, Z18, Z18
 	VADDPS        Z2, Z18, Z18
 	VPADDD        Z17, Z18, Z16
-	VMOVUPS       Z16, 2624(AX)
+	VMOVUPS       Z16, 320(AX)
 	VADDPS        Z16, Z8, Z8
 	VMULPS        64(CX), Z16, Z16
-	VMOVUPS       2688(AX), Z17
+	VMOVUPS       384(AX), Z17
 	VSUBPS        Z11, Z17, Z17
 	VMAXPS        Z0, Z17, Z17
 	VADDPS        Z1, Z17, Z18
@@ -18886,10 +23250,10 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z17, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z18, Z19, Z17
-	VMOVUPS       Z17, 2688(AX)
+	VMOVUPS       Z17, 384(AX)
 	VADDPS        Z17, Z8, Z8
 	VMULPS        128(CX), Z17, Z17
-	VMOVUPS       2752(AX), Z18
+	VMOVUPS       448(AX), Z18
 	VSUBPS        Z11, Z18, Z18
 	VMAXPS        Z0, Z18, Z18
 	VADDPS        Z1, Z18, Z11
@@ -18907,14 +23271,14 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z18, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z11, Z19, Z18
-	VMOVUPS       Z18, 2752(AX)
+	VMOVUPS       Z18, 448(AX)
 	VADDPS        Z18, Z8, Z8
 	VMULPS        192(CX), Z18, Z18
 	VBROADCASTSS  4(DX), Z11
 	VMULPS        64(BX), Z11, Z11
 	VADDPS        Z8, Z11, Z11
 	VMOVUPS       Z11, 64(BX)
-	VMOVUPS       5120(AX), Z11
+	VMOVUPS       512(AX), Z11
 	VSUBPS        Z12, Z11, Z11
 	VMAXPS        Z0, Z11, Z11
 	VADDPS        Z1, Z11, Z8
@@ -18932,10 +23296,10 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z11, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z8, Z19, Z11
-	VMOVUPS       Z11, 5120(AX)
+	VMOVUPS       Z11, 512(AX)
 	VMOVAPS       Z11, Z8
 	VMULPS        (CX), Z11, Z11
-	VMOVUPS       5184(AX), Z19
+	VMOVUPS       576(AX), Z19
 	VSUBPS        Z12, Z19, Z19
 	VMAXPS        Z0, Z19, Z19
 	VADDPS        Z1, Z19, Z20
@@ -18953,10 +23317,10 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z19, Z21, Z21
 	VADDPS        Z2, Z21, Z21
 	VPADDD        Z20, Z21, Z19
-	VMOVUPS       Z19, 5184(AX)
+	VMOVUPS       Z19, 576(AX)
 	VADDPS        Z19, Z8, Z8
 	VMULPS        64(CX), Z19, Z19
-	VMOVUPS       5248(AX), Z20
+	VMOVUPS       640(AX), Z20
 	VSUBPS        Z12, Z20, Z20
 	VMAXPS        Z0, Z20, Z20
 	VADDPS        Z1, Z20, Z21
@@ -18974,10 +23338,10 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z20, Z22, Z22
 	VADDPS        Z2, Z22, Z22
 	VPADDD        Z21, Z22, Z20
-	VMOVUPS       Z20, 5248(AX)
+	VMOVUPS       Z20, 640(AX)
 	VADDPS        Z20, Z8, Z8
 	VMULPS        128(CX), Z20, Z20
-	VMOVUPS       5312(AX), Z21
+	VMOVUPS       704(AX), Z21
 	VSUBPS        Z12, Z21, Z21
 	VMAXPS        Z0, Z21, Z21
 	VADDPS        Z1, Z21, Z0
@@ -18995,7 +23359,7 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z21, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z21
-	VMOVUPS       Z21, 5312(AX)
+	VMOVUPS       Z21, 704(AX)
 	VADDPS        Z21, Z8, Z8
 	VMULPS        192(CX), Z21, Z21
 	VBROADCASTSS  8(DX), Z0
@@ -19079,7 +23443,7 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VPADDW        Z3, Z5, Z5
 	VMOVDQU64     decodePlane1<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 640(AX)
+	VMOVDQU64     Z6, 64(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z16, Z16
@@ -19095,12 +23459,12 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VPACKSSDW     Z18, Z17, Z5
 	VMOVDQU64     decodePlane0<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 1280(AX)
+	VMOVDQU64     Z6, 128(AX)
 	VPADDW        Z3, Z4, Z4
 	VPADDW        Z3, Z5, Z5
 	VMOVDQU64     decodePlane1<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 1920(AX)
+	VMOVDQU64     Z6, 192(AX)
 	VMULPS        Z0, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VMULPS        Z0, Z19, Z19
@@ -19116,12 +23480,12 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VPACKSSDW     Z21, Z20, Z5
 	VMOVDQU64     decodePlane0<>+0(SB), Z6
 	VPERMI2B      Z5, Z4, Z6
-	VMOVDQU64     Z6, 2560(AX)
+	VMOVDQU64     Z6, 256(AX)
 	VPADDW        Z3, Z4, Z4
 	VPADDW        Z3, Z5, Z5
 	VMOVDQU64     decodePlane1<>+0(SB), Z3
 	VPERMI2B      Z5, Z4, Z3
-	VMOVDQU64     Z3, 3200(AX)
+	VMOVDQU64     Z3, 320(AX)
 	VEXTRACTI64X4 $0x01, Z1, Y3
 	VPADDD        Y1, Y3, Y3
 	VEXTRACTI128  $0x01, Y3, X1
@@ -19158,44 +23522,552 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func foldPlainx3AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// func softmaxHalfx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldPlainx3AVX512(SB), NOSPLIT, $0-56
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	VBROADCASTSS limit+32(FP), X0
-	MOVQ         centre+40(FP), DI
-	MOVQ         n+48(FP), R8
+TEXT ·softmaxHalfx3AVX512(SB), NOSPLIT, $0-88
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z9
+	VMAXPS        512(AX), Z9, Z9
+	VMAXPS        576(AX), Z9, Z9
+	VMAXPS        640(AX), Z9, Z9
+	VMAXPS        704(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y12
+	VMAXPS        Y10, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X10
+	VMAXPS        X12, X10, X10
+	VPERMILPS     $0x4e, X10, X12
+	VMAXPS        X10, X12, X10
+	VPERMILPS     $0xb1, X10, X12
+	VMAXPS        X10, X12, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y12
+	VMAXPS        Y11, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X11
+	VMAXPS        X12, X11, X11
+	VPERMILPS     $0x4e, X11, X12
+	VMAXPS        X11, X12, X11
+	VPERMILPS     $0xb1, X11, X12
+	VMAXPS        X11, X12, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z9, Y12
+	VMAXPS        Y9, Y12, Y12
+	VEXTRACTF128  $0x01, Y12, X9
+	VMAXPS        X12, X9, X9
+	VPERMILPS     $0x4e, X9, X12
+	VMAXPS        X9, X12, X9
+	VPERMILPS     $0xb1, X9, X12
+	VMAXPS        X9, X12, X9
+	VBROADCASTSS  X9, Z12
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X12, X12, X13
+	VMOVLHPS      X13, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X13
+	VSUBPS        X13, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X13
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3d6357f7<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3e75fd26<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f317218<>+0(SB), X13, X13
+	VMULPS        X9, X13, X13
+	VADDPS        decodeWord3f800000<>+0(SB), X13, X13
+	VPADDD        X8, X13, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          half+56(FP), CX
+	MOVQ          scale+64(FP), SI
+	VCVTPH2PS     (CX), Z8
+	VMOVUPS       Z8, (SI)
+	VCVTPH2PS     32(CX), Z8
+	VMOVUPS       Z8, 64(SI)
+	VCVTPH2PS     64(CX), Z8
+	VMOVUPS       Z8, 128(SI)
+	VCVTPH2PS     96(CX), Z8
+	VMOVUPS       Z8, 192(SI)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z13
+	VSUBPS        Z13, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z13
+	VADDPS        Z6, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z5, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z4, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z3, Z13, Z13
+	VMULPS        Z9, Z13, Z13
+	VADDPS        Z2, Z13, Z13
+	VPADDD        Z8, Z13, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (SI), Z9, Z9
+	VMOVUPS       64(AX), Z13
+	VSUBPS        Z10, Z13, Z13
+	VMAXPS        Z0, Z13, Z13
+	VADDPS        Z1, Z13, Z14
+	VSUBPS        Z1, Z14, Z15
+	VSUBPS        Z15, Z13, Z13
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z7, Z13, Z15
+	VADDPS        Z6, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z5, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z4, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z3, Z15, Z15
+	VMULPS        Z13, Z15, Z15
+	VADDPS        Z2, Z15, Z15
+	VPADDD        Z14, Z15, Z13
+	VMOVUPS       Z13, 64(AX)
+	VADDPS        Z13, Z8, Z8
+	VMULPS        64(SI), Z13, Z13
+	VMOVUPS       128(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z15
+	VSUBPS        Z1, Z15, Z16
+	VSUBPS        Z16, Z14, Z14
+	VPSLLD        $0x17, Z15, Z15
+	VMULPS        Z7, Z14, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z15, Z16, Z14
+	VMOVUPS       Z14, 128(AX)
+	VADDPS        Z14, Z8, Z8
+	VMULPS        128(SI), Z14, Z14
+	VMOVUPS       192(AX), Z15
+	VSUBPS        Z10, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z10
+	VSUBPS        Z1, Z10, Z16
+	VSUBPS        Z16, Z15, Z15
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z15, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z15, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z10, Z16, Z15
+	VMOVUPS       Z15, 192(AX)
+	VADDPS        Z15, Z8, Z8
+	VMULPS        192(SI), Z15, Z15
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       256(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z16
+	VSUBPS        Z16, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z10, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z8, Z16, Z10
+	VMOVUPS       Z10, 256(AX)
+	VMOVAPS       Z10, Z8
+	VMULPS        (SI), Z10, Z10
+	VMOVUPS       320(AX), Z16
+	VSUBPS        Z11, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z17
+	VSUBPS        Z1, Z17, Z18
+	VSUBPS        Z18, Z16, Z16
+	VPSLLD        $0x17, Z17, Z17
+	VMULPS        Z7, Z16, Z18
+	VADDPS        Z6, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z5, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z4, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z3, Z18, Z18
+	VMULPS        Z16, Z18, Z18
+	VADDPS        Z2, Z18, Z18
+	VPADDD        Z17, Z18, Z16
+	VMOVUPS       Z16, 320(AX)
+	VADDPS        Z16, Z8, Z8
+	VMULPS        64(SI), Z16, Z16
+	VMOVUPS       384(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z18
+	VSUBPS        Z1, Z18, Z19
+	VSUBPS        Z19, Z17, Z17
+	VPSLLD        $0x17, Z18, Z18
+	VMULPS        Z7, Z17, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z18, Z19, Z17
+	VMOVUPS       Z17, 384(AX)
+	VADDPS        Z17, Z8, Z8
+	VMULPS        128(SI), Z17, Z17
+	VMOVUPS       448(AX), Z18
+	VSUBPS        Z11, Z18, Z18
+	VMAXPS        Z0, Z18, Z18
+	VADDPS        Z1, Z18, Z11
+	VSUBPS        Z1, Z11, Z19
+	VSUBPS        Z19, Z18, Z18
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z18, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z18, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z11, Z19, Z18
+	VMOVUPS       Z18, 448(AX)
+	VADDPS        Z18, Z8, Z8
+	VMULPS        192(SI), Z18, Z18
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        64(BX), Z11, Z11
+	VADDPS        Z8, Z11, Z11
+	VMOVUPS       Z11, 64(BX)
+	VMOVUPS       512(AX), Z11
+	VSUBPS        Z12, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z8
+	VSUBPS        Z1, Z8, Z19
+	VSUBPS        Z19, Z11, Z11
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z11, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z11, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z8, Z19, Z11
+	VMOVUPS       Z11, 512(AX)
+	VMOVAPS       Z11, Z8
+	VMULPS        (SI), Z11, Z11
+	VMOVUPS       576(AX), Z19
+	VSUBPS        Z12, Z19, Z19
+	VMAXPS        Z0, Z19, Z19
+	VADDPS        Z1, Z19, Z20
+	VSUBPS        Z1, Z20, Z21
+	VSUBPS        Z21, Z19, Z19
+	VPSLLD        $0x17, Z20, Z20
+	VMULPS        Z7, Z19, Z21
+	VADDPS        Z6, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z5, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z4, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z3, Z21, Z21
+	VMULPS        Z19, Z21, Z21
+	VADDPS        Z2, Z21, Z21
+	VPADDD        Z20, Z21, Z19
+	VMOVUPS       Z19, 576(AX)
+	VADDPS        Z19, Z8, Z8
+	VMULPS        64(SI), Z19, Z19
+	VMOVUPS       640(AX), Z20
+	VSUBPS        Z12, Z20, Z20
+	VMAXPS        Z0, Z20, Z20
+	VADDPS        Z1, Z20, Z21
+	VSUBPS        Z1, Z21, Z22
+	VSUBPS        Z22, Z20, Z20
+	VPSLLD        $0x17, Z21, Z21
+	VMULPS        Z7, Z20, Z22
+	VADDPS        Z6, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z5, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z4, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z3, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z2, Z22, Z22
+	VPADDD        Z21, Z22, Z20
+	VMOVUPS       Z20, 640(AX)
+	VADDPS        Z20, Z8, Z8
+	VMULPS        128(SI), Z20, Z20
+	VMOVUPS       704(AX), Z21
+	VSUBPS        Z12, Z21, Z21
+	VMAXPS        Z0, Z21, Z21
+	VADDPS        Z1, Z21, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z21, Z21
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z21, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z21, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z21
+	VMOVUPS       Z21, 704(AX)
+	VADDPS        Z21, Z8, Z8
+	VMULPS        192(SI), Z21, Z21
+	VBROADCASTSS  8(DX), Z0
+	VMULPS        128(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 128(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+72(FP), X0
+	VMAXPS        Z9, Z13, Z1
+	VMAXPS        Z14, Z15, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z16, Z2
+	VMAXPS        Z17, Z18, Z3
+	VMAXPS        Z3, Z2, Z2
+	VMAXPS        Z11, Z19, Z3
+	VMAXPS        Z20, Z21, Z4
+	VMAXPS        Z4, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VMAXPS        Y1, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X1
+	VMAXPS        X4, X1, X1
+	VPERMILPS     $0x4e, X1, X4
+	VMAXPS        X1, X4, X1
+	VPERMILPS     $0xb1, X1, X4
+	VMAXPS        X1, X4, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VMAXPS        Y2, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X2
+	VMAXPS        X4, X2, X2
+	VPERMILPS     $0x4e, X2, X4
+	VMAXPS        X2, X4, X2
+	VPERMILPS     $0xb1, X2, X4
+	VMAXPS        X2, X4, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X3, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	MOVQ          centre+80(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z1, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z1, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VPADDD        Z9, Z13, Z1
+	VPADDD        Z14, Z15, Z4
+	VPADDD        Z4, Z1, Z1
+	VPACKSSDW     Z13, Z9, Z4
+	VPACKSSDW     Z15, Z14, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, (AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 64(AX)
+	VMULPS        Z2, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z2, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VMULPS        Z2, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VMULPS        Z2, Z18, Z18
+	VCVTPS2DQ     Z18, Z18
+	VPADDD        Z10, Z16, Z2
+	VPADDD        Z17, Z18, Z4
+	VPADDD        Z4, Z2, Z2
+	VPACKSSDW     Z16, Z10, Z4
+	VPACKSSDW     Z18, Z17, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 128(AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 192(AX)
+	VMULPS        Z0, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z0, Z19, Z19
+	VCVTPS2DQ     Z19, Z19
+	VMULPS        Z0, Z20, Z20
+	VCVTPS2DQ     Z20, Z20
+	VMULPS        Z0, Z21, Z21
+	VCVTPS2DQ     Z21, Z21
+	VPADDD        Z11, Z19, Z0
+	VPADDD        Z20, Z21, Z4
+	VPADDD        Z4, Z0, Z0
+	VPACKSSDW     Z19, Z11, Z4
+	VPACKSSDW     Z21, Z20, Z5
+	VMOVDQU64     decodePlane0<>+0(SB), Z6
+	VPERMI2B      Z5, Z4, Z6
+	VMOVDQU64     Z6, 256(AX)
+	VPADDW        Z3, Z4, Z4
+	VPADDW        Z3, Z5, Z5
+	VMOVDQU64     decodePlane1<>+0(SB), Z3
+	VPERMI2B      Z5, Z4, Z3
+	VMOVDQU64     Z3, 320(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y3
+	VPADDD        Y1, Y3, Y3
+	VEXTRACTI128  $0x01, Y3, X1
+	VPADDD        X3, X1, X1
+	VPSHUFD       $0x4e, X1, X3
+	VPADDD        X1, X3, X1
+	VPSHUFD       $0xb1, X1, X3
+	VPADDD        X1, X3, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z2, Y1
+	VPADDD        Y2, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 8(DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx3AVX512(SB), NOSPLIT, $0-72
+	MOVQ         row+40(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+48(FP), X0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
 	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z4
-	XORQ         SI, SI
+	MOVQ         x+32(FP), CX
+	MOVQ         n+64(FP), DX
 
 amax:
-	VMOVUPS       (BX)(SI*4), Z5
+	VMOVUPS       (CX), Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z1, Z1
-	VMOVUPS       64(BX)(SI*4), Z5
+	VMOVUPS       64(CX), Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z1, Z1
-	VMOVUPS       2560(BX)(SI*4), Z5
+	VMOVUPS       (CX)(AX*1), Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z2, Z2
-	VMOVUPS       2624(BX)(SI*4), Z5
+	VMOVUPS       64(CX)(AX*1), Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z2, Z2
-	VMOVUPS       5120(BX)(SI*4), Z5
+	VMOVUPS       (CX)(AX*2), Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z3, Z3
-	VMOVUPS       5184(BX)(SI*4), Z5
+	VMOVUPS       64(CX)(AX*2), Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z3, Z3
-	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           amax
+	ADDQ          $0x00000080, CX
+	SUBQ          $0x20, DX
+	JNZ           amax
+	MOVQ          units+16(FP), CX
 	VEXTRACTF64X4 $0x01, Z1, Y4
 	VMAXPS        Y1, Y4, Y4
 	VEXTRACTF128  $0x01, Y4, X1
@@ -19244,54 +24116,64 @@ amax:
 	VPXORD        Z6, Z6, Z6
 	VPXORD        Z7, Z7, Z7
 	VPXORD        Z8, Z8, Z8
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          x+32(FP), SI
+	MOVQ          n+64(FP), DI
 
 planes:
-	VMOVUPS       (BX)(SI*4), Z9
+	VMOVUPS       (SI), Z9
 	VMULPS        Z1, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
 	VPADDD        Z9, Z6, Z6
-	VMOVUPS       64(BX)(SI*4), Z10
+	VMOVUPS       64(SI), Z10
 	VMULPS        Z1, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VPADDD        Z10, Z6, Z6
 	VPACKSSDW     Z10, Z9, Z9
 	VPERMB        Z9, Z3, Z10
-	VMOVDQU       Y10, (AX)(SI*1)
+	VMOVDQU       Y10, (CX)
 	VPADDW        Z5, Z9, Z9
 	VPERMB        Z9, Z4, Z9
-	VMOVDQU       Y9, 640(AX)(SI*1)
-	VMOVUPS       2560(BX)(SI*4), Z9
+	VMOVDQU       Y9, (CX)(DX*1)
+	VMOVUPS       (SI)(AX*1), Z9
 	VMULPS        Z2, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
 	VPADDD        Z9, Z7, Z7
-	VMOVUPS       2624(BX)(SI*4), Z10
+	VMOVUPS       64(SI)(AX*1), Z10
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VPADDD        Z10, Z7, Z7
 	VPACKSSDW     Z10, Z9, Z9
 	VPERMB        Z9, Z3, Z10
-	VMOVDQU       Y10, 1280(AX)(SI*1)
+	VMOVDQU       Y10, (CX)(DX*2)
 	VPADDW        Z5, Z9, Z9
 	VPERMB        Z9, Z4, Z9
-	VMOVDQU       Y9, 1920(AX)(SI*1)
-	VMOVUPS       5120(BX)(SI*4), Z9
+	VMOVDQU       Y9, (BX)
+	VMOVUPS       (SI)(AX*2), Z9
 	VMULPS        Z0, Z9, Z9
 	VCVTPS2DQ     Z9, Z9
 	VPADDD        Z9, Z8, Z8
-	VMOVUPS       5184(BX)(SI*4), Z10
+	VMOVUPS       64(SI)(AX*2), Z10
 	VMULPS        Z0, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VPADDD        Z10, Z8, Z8
 	VPACKSSDW     Z10, Z9, Z9
 	VPERMB        Z9, Z3, Z10
-	VMOVDQU       Y10, 2560(AX)(SI*1)
+	VMOVDQU       Y10, (BX)(DX*1)
 	VPADDW        Z5, Z9, Z9
 	VPERMB        Z9, Z4, Z9
-	VMOVDQU       Y9, 3200(AX)(SI*1)
-	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           planes
+	VMOVDQU       Y9, (BX)(DX*2)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
+	ADDQ          $0x00000080, SI
+	SUBQ          $0x20, DI
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+56(FP), CX
 	VEXTRACTI64X4 $0x01, Z6, Y0
 	VPADDD        Y6, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -19300,9 +24182,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VEXTRACTI64X4 $0x01, Z7, Y0
 	VPADDD        Y7, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -19311,9 +24193,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, 4(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
 	VEXTRACTI64X4 $0x01, Z8, Y0
 	VPADDD        Y8, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -19322,53 +24204,52 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, 8(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 8(AX)
 	VZEROUPPER
 	RET
 
-// func foldScaledx3AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// func foldScaledx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldScaledx3AVX512(SB), NOSPLIT, $0-64
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	MOVQ         scale+32(FP), DI
-	VBROADCASTSS limit+40(FP), X0
-	MOVQ         centre+48(FP), R8
-	MOVQ         n+56(FP), R9
+TEXT ·foldScaledx3AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
 	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z4
-	XORQ         SI, SI
+	MOVQ         x+32(FP), CX
+	MOVQ         scale+40(FP), DX
+	MOVQ         n+72(FP), BX
 
 amax:
-	VMOVUPS       (DI)(SI*4), Z5
-	VMOVUPS       64(DI)(SI*4), Z6
-	VMULPS        (BX)(SI*4), Z5, Z7
+	VMOVUPS       (DX), Z5
+	VMOVUPS       64(DX), Z6
+	VMULPS        (CX), Z5, Z7
 	VPANDD        Z4, Z7, Z7
 	VMAXPS        Z7, Z1, Z1
-	VMULPS        64(BX)(SI*4), Z6, Z7
+	VMULPS        64(CX), Z6, Z7
 	VPANDD        Z4, Z7, Z7
 	VMAXPS        Z7, Z1, Z1
-	VMULPS        2560(BX)(SI*4), Z5, Z7
+	VMULPS        (CX)(AX*1), Z5, Z7
 	VPANDD        Z4, Z7, Z7
 	VMAXPS        Z7, Z2, Z2
-	VMULPS        2624(BX)(SI*4), Z6, Z7
+	VMULPS        64(CX)(AX*1), Z6, Z7
 	VPANDD        Z4, Z7, Z7
 	VMAXPS        Z7, Z2, Z2
-	VMULPS        5120(BX)(SI*4), Z5, Z5
+	VMULPS        (CX)(AX*2), Z5, Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z3, Z3
-	VMULPS        5184(BX)(SI*4), Z6, Z5
+	VMULPS        64(CX)(AX*2), Z6, Z5
 	VPANDD        Z4, Z5, Z5
 	VMAXPS        Z5, Z3, Z3
-	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           amax
+	ADDQ          $0x00000080, CX
+	ADDQ          $0x00000080, DX
+	SUBQ          $0x20, BX
+	JNZ           amax
+	MOVQ          units+16(FP), CX
 	VEXTRACTF64X4 $0x01, Z1, Y4
 	VMAXPS        Y1, Y4, Y4
 	VEXTRACTF128  $0x01, Y4, X1
@@ -19417,56 +24298,68 @@ amax:
 	VPXORD        Z8, Z8, Z8
 	VPXORD        Z9, Z9, Z9
 	VPXORD        Z10, Z10, Z10
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          x+32(FP), SI
+	MOVQ          scale+40(FP), DI
+	MOVQ          n+72(FP), R8
 
 planes:
-	VMOVUPS       (DI)(SI*4), Z6
-	VMOVUPS       64(DI)(SI*4), Z7
-	VMULPS        (BX)(SI*4), Z6, Z11
+	VMOVUPS       (DI), Z6
+	VMOVUPS       64(DI), Z7
+	VMULPS        (SI), Z6, Z11
 	VMULPS        Z1, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VPADDD        Z11, Z8, Z8
-	VMULPS        64(BX)(SI*4), Z7, Z12
+	VMULPS        64(SI), Z7, Z12
 	VMULPS        Z1, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VPADDD        Z12, Z8, Z8
 	VPACKSSDW     Z12, Z11, Z11
 	VPERMB        Z11, Z3, Z12
-	VMOVDQU       Y12, (AX)(SI*1)
+	VMOVDQU       Y12, (CX)
 	VPADDW        Z5, Z11, Z11
 	VPERMB        Z11, Z4, Z11
-	VMOVDQU       Y11, 640(AX)(SI*1)
-	VMULPS        2560(BX)(SI*4), Z6, Z11
+	VMOVDQU       Y11, (CX)(DX*1)
+	VMULPS        (SI)(AX*1), Z6, Z11
 	VMULPS        Z2, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VPADDD        Z11, Z9, Z9
-	VMULPS        2624(BX)(SI*4), Z7, Z12
+	VMULPS        64(SI)(AX*1), Z7, Z12
 	VMULPS        Z2, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VPADDD        Z12, Z9, Z9
 	VPACKSSDW     Z12, Z11, Z11
 	VPERMB        Z11, Z3, Z12
-	VMOVDQU       Y12, 1280(AX)(SI*1)
+	VMOVDQU       Y12, (CX)(DX*2)
 	VPADDW        Z5, Z11, Z11
 	VPERMB        Z11, Z4, Z11
-	VMOVDQU       Y11, 1920(AX)(SI*1)
-	VMULPS        5120(BX)(SI*4), Z6, Z6
+	VMOVDQU       Y11, (BX)
+	VMULPS        (SI)(AX*2), Z6, Z6
 	VMULPS        Z0, Z6, Z6
 	VCVTPS2DQ     Z6, Z6
 	VPADDD        Z6, Z10, Z10
-	VMULPS        5184(BX)(SI*4), Z7, Z7
+	VMULPS        64(SI)(AX*2), Z7, Z7
 	VMULPS        Z0, Z7, Z7
 	VCVTPS2DQ     Z7, Z7
 	VPADDD        Z7, Z10, Z10
 	VPACKSSDW     Z7, Z6, Z6
 	VPERMB        Z6, Z3, Z7
-	VMOVDQU       Y7, 2560(AX)(SI*1)
+	VMOVDQU       Y7, (BX)(DX*1)
 	VPADDW        Z5, Z6, Z6
 	VPERMB        Z6, Z4, Z6
-	VMOVDQU       Y6, 3200(AX)(SI*1)
-	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           planes
+	VMOVDQU       Y6, (BX)(DX*2)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
+	ADDQ          $0x00000080, SI
+	ADDQ          $0x00000080, DI
+	SUBQ          $0x20, R8
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
 	VEXTRACTI64X4 $0x01, Z8, Y0
 	VPADDD        Y8, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -19475,9 +24368,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VEXTRACTI64X4 $0x01, Z9, Y0
 	VPADDD        Y9, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -19486,9 +24379,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, 4(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
 	VEXTRACTI64X4 $0x01, Z10, Y0
 	VPADDD        Y10, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -19497,9 +24390,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, 8(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 8(AX)
 	VZEROUPPER
 	RET
 
@@ -19525,20 +24418,20 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z11
-	VMAXPS        2560(AX), Z11, Z11
-	VMAXPS        2624(AX), Z11, Z11
-	VMAXPS        2688(AX), Z11, Z11
-	VMAXPS        2752(AX), Z11, Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
 	VBROADCASTSS  8(CX), Z12
-	VMAXPS        5120(AX), Z12, Z12
-	VMAXPS        5184(AX), Z12, Z12
-	VMAXPS        5248(AX), Z12, Z12
-	VMAXPS        5312(AX), Z12, Z12
+	VMAXPS        512(AX), Z12, Z12
+	VMAXPS        576(AX), Z12, Z12
+	VMAXPS        640(AX), Z12, Z12
+	VMAXPS        704(AX), Z12, Z12
 	VBROADCASTSS  12(CX), Z9
-	VMAXPS        7680(AX), Z9, Z9
-	VMAXPS        7744(AX), Z9, Z9
-	VMAXPS        7808(AX), Z9, Z9
-	VMAXPS        7872(AX), Z9, Z9
+	VMAXPS        768(AX), Z9, Z9
+	VMAXPS        832(AX), Z9, Z9
+	VMAXPS        896(AX), Z9, Z9
+	VMAXPS        960(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y13
 	VMAXPS        Y10, Y13, Y13
 	VEXTRACTF128  $0x01, Y13, X10
@@ -19681,7 +24574,7 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        (BX), Z9, Z9
 	VADDPS        Z8, Z9, Z9
 	VMOVUPS       Z9, (BX)
-	VMOVUPS       2560(AX), Z8
+	VMOVUPS       256(AX), Z8
 	VSUBPS        Z11, Z8, Z8
 	VMAXPS        Z0, Z8, Z8
 	VADDPS        Z1, Z8, Z9
@@ -19699,9 +24592,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z8, Z10, Z10
 	VADDPS        Z2, Z10, Z10
 	VPADDD        Z9, Z10, Z8
-	VMOVUPS       Z8, 2560(AX)
+	VMOVUPS       Z8, 256(AX)
 	VMOVAPS       Z8, Z8
-	VMOVUPS       2624(AX), Z9
+	VMOVUPS       320(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19719,9 +24612,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z14, Z14
 	VADDPS        Z2, Z14, Z14
 	VPADDD        Z10, Z14, Z9
-	VMOVUPS       Z9, 2624(AX)
+	VMOVUPS       Z9, 320(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       2688(AX), Z9
+	VMOVUPS       384(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19739,9 +24632,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z14, Z14
 	VADDPS        Z2, Z14, Z14
 	VPADDD        Z10, Z14, Z9
-	VMOVUPS       Z9, 2688(AX)
+	VMOVUPS       Z9, 384(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       2752(AX), Z9
+	VMOVUPS       448(AX), Z9
 	VSUBPS        Z11, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19759,13 +24652,13 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 2752(AX)
+	VMOVUPS       Z9, 448(AX)
 	VADDPS        Z9, Z8, Z8
 	VBROADCASTSS  4(DX), Z9
 	VMULPS        64(BX), Z9, Z9
 	VADDPS        Z8, Z9, Z9
 	VMOVUPS       Z9, 64(BX)
-	VMOVUPS       5120(AX), Z8
+	VMOVUPS       512(AX), Z8
 	VSUBPS        Z12, Z8, Z8
 	VMAXPS        Z0, Z8, Z8
 	VADDPS        Z1, Z8, Z9
@@ -19783,9 +24676,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z8, Z10, Z10
 	VADDPS        Z2, Z10, Z10
 	VPADDD        Z9, Z10, Z8
-	VMOVUPS       Z8, 5120(AX)
+	VMOVUPS       Z8, 512(AX)
 	VMOVAPS       Z8, Z8
-	VMOVUPS       5184(AX), Z9
+	VMOVUPS       576(AX), Z9
 	VSUBPS        Z12, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19803,9 +24696,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 5184(AX)
+	VMOVUPS       Z9, 576(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       5248(AX), Z9
+	VMOVUPS       640(AX), Z9
 	VSUBPS        Z12, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19823,9 +24716,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 5248(AX)
+	VMOVUPS       Z9, 640(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       5312(AX), Z9
+	VMOVUPS       704(AX), Z9
 	VSUBPS        Z12, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19843,13 +24736,13 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 5312(AX)
+	VMOVUPS       Z9, 704(AX)
 	VADDPS        Z9, Z8, Z8
 	VBROADCASTSS  8(DX), Z9
 	VMULPS        128(BX), Z9, Z9
 	VADDPS        Z8, Z9, Z9
 	VMOVUPS       Z9, 128(BX)
-	VMOVUPS       7680(AX), Z8
+	VMOVUPS       768(AX), Z8
 	VSUBPS        Z13, Z8, Z8
 	VMAXPS        Z0, Z8, Z8
 	VADDPS        Z1, Z8, Z9
@@ -19867,9 +24760,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z8, Z10, Z10
 	VADDPS        Z2, Z10, Z10
 	VPADDD        Z9, Z10, Z8
-	VMOVUPS       Z8, 7680(AX)
+	VMOVUPS       Z8, 768(AX)
 	VMOVAPS       Z8, Z8
-	VMOVUPS       7744(AX), Z9
+	VMOVUPS       832(AX), Z9
 	VSUBPS        Z13, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19887,9 +24780,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 7744(AX)
+	VMOVUPS       Z9, 832(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       7808(AX), Z9
+	VMOVUPS       896(AX), Z9
 	VSUBPS        Z13, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z10
@@ -19907,9 +24800,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z11, Z11
 	VADDPS        Z2, Z11, Z11
 	VPADDD        Z10, Z11, Z9
-	VMOVUPS       Z9, 7808(AX)
+	VMOVUPS       Z9, 896(AX)
 	VADDPS        Z9, Z8, Z8
-	VMOVUPS       7872(AX), Z9
+	VMOVUPS       960(AX), Z9
 	VSUBPS        Z13, Z9, Z9
 	VMAXPS        Z0, Z9, Z9
 	VADDPS        Z1, Z9, Z0
@@ -19927,7 +24820,7 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VMULPS        Z9, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z9
-	VMOVUPS       Z9, 7872(AX)
+	VMOVUPS       Z9, 960(AX)
 	VADDPS        Z9, Z8, Z8
 	VBROADCASTSS  12(DX), Z0
 	VMULPS        192(BX), Z0, Z0
@@ -19958,20 +24851,20 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z11
-	VMAXPS        2560(AX), Z11, Z11
-	VMAXPS        2624(AX), Z11, Z11
-	VMAXPS        2688(AX), Z11, Z11
-	VMAXPS        2752(AX), Z11, Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
 	VBROADCASTSS  8(CX), Z12
-	VMAXPS        5120(AX), Z12, Z12
-	VMAXPS        5184(AX), Z12, Z12
-	VMAXPS        5248(AX), Z12, Z12
-	VMAXPS        5312(AX), Z12, Z12
+	VMAXPS        512(AX), Z12, Z12
+	VMAXPS        576(AX), Z12, Z12
+	VMAXPS        640(AX), Z12, Z12
+	VMAXPS        704(AX), Z12, Z12
 	VBROADCASTSS  12(CX), Z9
-	VMAXPS        7680(AX), Z9, Z9
-	VMAXPS        7744(AX), Z9, Z9
-	VMAXPS        7808(AX), Z9, Z9
-	VMAXPS        7872(AX), Z9, Z9
+	VMAXPS        768(AX), Z9, Z9
+	VMAXPS        832(AX), Z9, Z9
+	VMAXPS        896(AX), Z9, Z9
+	VMAXPS        960(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y13
 	VMAXPS        Y10, Y13, Y13
 	VEXTRACTF128  $0x01, Y13, X10
@@ -20114,7 +25007,7 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        (BX), Z10, Z10
 	VADDPS        Z8, Z10, Z10
 	VMOVUPS       Z10, (BX)
-	VMOVUPS       2560(AX), Z10
+	VMOVUPS       256(AX), Z10
 	VSUBPS        Z11, Z10, Z10
 	VMAXPS        Z0, Z10, Z10
 	VADDPS        Z1, Z10, Z8
@@ -20132,9 +25025,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z10, Z17, Z17
 	VADDPS        Z2, Z17, Z17
 	VPADDD        Z8, Z17, Z10
-	VMOVUPS       Z10, 2560(AX)
+	VMOVUPS       Z10, 256(AX)
 	VMOVAPS       Z10, Z8
-	VMOVUPS       2624(AX), Z17
+	VMOVUPS       320(AX), Z17
 	VSUBPS        Z11, Z17, Z17
 	VMAXPS        Z0, Z17, Z17
 	VADDPS        Z1, Z17, Z18
@@ -20152,9 +25045,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z17, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z18, Z19, Z17
-	VMOVUPS       Z17, 2624(AX)
+	VMOVUPS       Z17, 320(AX)
 	VADDPS        Z17, Z8, Z8
-	VMOVUPS       2688(AX), Z18
+	VMOVUPS       384(AX), Z18
 	VSUBPS        Z11, Z18, Z18
 	VMAXPS        Z0, Z18, Z18
 	VADDPS        Z1, Z18, Z19
@@ -20172,9 +25065,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z18, Z20, Z20
 	VADDPS        Z2, Z20, Z20
 	VPADDD        Z19, Z20, Z18
-	VMOVUPS       Z18, 2688(AX)
+	VMOVUPS       Z18, 384(AX)
 	VADDPS        Z18, Z8, Z8
-	VMOVUPS       2752(AX), Z19
+	VMOVUPS       448(AX), Z19
 	VSUBPS        Z11, Z19, Z19
 	VMAXPS        Z0, Z19, Z19
 	VADDPS        Z1, Z19, Z11
@@ -20192,13 +25085,13 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z19, Z20, Z20
 	VADDPS        Z2, Z20, Z20
 	VPADDD        Z11, Z20, Z19
-	VMOVUPS       Z19, 2752(AX)
+	VMOVUPS       Z19, 448(AX)
 	VADDPS        Z19, Z8, Z8
 	VBROADCASTSS  4(DX), Z11
 	VMULPS        64(BX), Z11, Z11
 	VADDPS        Z8, Z11, Z11
 	VMOVUPS       Z11, 64(BX)
-	VMOVUPS       5120(AX), Z11
+	VMOVUPS       512(AX), Z11
 	VSUBPS        Z12, Z11, Z11
 	VMAXPS        Z0, Z11, Z11
 	VADDPS        Z1, Z11, Z8
@@ -20216,9 +25109,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z11, Z20, Z20
 	VADDPS        Z2, Z20, Z20
 	VPADDD        Z8, Z20, Z11
-	VMOVUPS       Z11, 5120(AX)
+	VMOVUPS       Z11, 512(AX)
 	VMOVAPS       Z11, Z8
-	VMOVUPS       5184(AX), Z20
+	VMOVUPS       576(AX), Z20
 	VSUBPS        Z12, Z20, Z20
 	VMAXPS        Z0, Z20, Z20
 	VADDPS        Z1, Z20, Z21
@@ -20236,9 +25129,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z20, Z22, Z22
 	VADDPS        Z2, Z22, Z22
 	VPADDD        Z21, Z22, Z20
-	VMOVUPS       Z20, 5184(AX)
+	VMOVUPS       Z20, 576(AX)
 	VADDPS        Z20, Z8, Z8
-	VMOVUPS       5248(AX), Z21
+	VMOVUPS       640(AX), Z21
 	VSUBPS        Z12, Z21, Z21
 	VMAXPS        Z0, Z21, Z21
 	VADDPS        Z1, Z21, Z22
@@ -20256,9 +25149,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z21, Z23, Z23
 	VADDPS        Z2, Z23, Z23
 	VPADDD        Z22, Z23, Z21
-	VMOVUPS       Z21, 5248(AX)
+	VMOVUPS       Z21, 640(AX)
 	VADDPS        Z21, Z8, Z8
-	VMOVUPS       5312(AX), Z22
+	VMOVUPS       704(AX), Z22
 	VSUBPS        Z12, Z22, Z22
 	VMAXPS        Z0, Z22, Z22
 	VADDPS        Z1, Z22, Z12
@@ -20276,13 +25169,13 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z22, Z23, Z23
 	VADDPS        Z2, Z23, Z23
 	VPADDD        Z12, Z23, Z22
-	VMOVUPS       Z22, 5312(AX)
+	VMOVUPS       Z22, 704(AX)
 	VADDPS        Z22, Z8, Z8
 	VBROADCASTSS  8(DX), Z12
 	VMULPS        128(BX), Z12, Z12
 	VADDPS        Z8, Z12, Z12
 	VMOVUPS       Z12, 128(BX)
-	VMOVUPS       7680(AX), Z12
+	VMOVUPS       768(AX), Z12
 	VSUBPS        Z13, Z12, Z12
 	VMAXPS        Z0, Z12, Z12
 	VADDPS        Z1, Z12, Z8
@@ -20300,9 +25193,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z12, Z23, Z23
 	VADDPS        Z2, Z23, Z23
 	VPADDD        Z8, Z23, Z12
-	VMOVUPS       Z12, 7680(AX)
+	VMOVUPS       Z12, 768(AX)
 	VMOVAPS       Z12, Z8
-	VMOVUPS       7744(AX), Z23
+	VMOVUPS       832(AX), Z23
 	VSUBPS        Z13, Z23, Z23
 	VMAXPS        Z0, Z23, Z23
 	VADDPS        Z1, Z23, Z24
@@ -20320,9 +25213,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z23, Z25, Z25
 	VADDPS        Z2, Z25, Z25
 	VPADDD        Z24, Z25, Z23
-	VMOVUPS       Z23, 7744(AX)
+	VMOVUPS       Z23, 832(AX)
 	VADDPS        Z23, Z8, Z8
-	VMOVUPS       7808(AX), Z24
+	VMOVUPS       896(AX), Z24
 	VSUBPS        Z13, Z24, Z24
 	VMAXPS        Z0, Z24, Z24
 	VADDPS        Z1, Z24, Z25
@@ -20340,9 +25233,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z24, Z26, Z26
 	VADDPS        Z2, Z26, Z26
 	VPADDD        Z25, Z26, Z24
-	VMOVUPS       Z24, 7808(AX)
+	VMOVUPS       Z24, 896(AX)
 	VADDPS        Z24, Z8, Z8
-	VMOVUPS       7872(AX), Z25
+	VMOVUPS       960(AX), Z25
 	VSUBPS        Z13, Z25, Z25
 	VMAXPS        Z0, Z25, Z25
 	VADDPS        Z1, Z25, Z0
@@ -20360,7 +25253,7 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VMULPS        Z25, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z25
-	VMOVUPS       Z25, 7872(AX)
+	VMOVUPS       Z25, 960(AX)
 	VADDPS        Z25, Z8, Z8
 	VBROADCASTSS  12(DX), Z0
 	VMULPS        192(BX), Z0, Z0
@@ -20457,7 +25350,7 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 640(AX)
+	VMOVDQU64     Z7, 64(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z17, Z17
@@ -20473,12 +25366,12 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VPACKSSDW     Z19, Z18, Z6
 	VMOVDQU64     decodePlane0<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 1280(AX)
+	VMOVDQU64     Z7, 128(AX)
 	VPADDW        Z4, Z5, Z5
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 1920(AX)
+	VMOVDQU64     Z7, 192(AX)
 	VMULPS        Z3, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VMULPS        Z3, Z20, Z20
@@ -20494,12 +25387,12 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VPACKSSDW     Z22, Z21, Z6
 	VMOVDQU64     decodePlane0<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 2560(AX)
+	VMOVDQU64     Z7, 256(AX)
 	VPADDW        Z4, Z5, Z5
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 3200(AX)
+	VMOVDQU64     Z7, 320(AX)
 	VMULPS        Z0, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VMULPS        Z0, Z23, Z23
@@ -20515,12 +25408,12 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VPACKSSDW     Z25, Z24, Z6
 	VMOVDQU64     decodePlane0<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 3840(AX)
+	VMOVDQU64     Z7, 384(AX)
 	VPADDW        Z4, Z5, Z5
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z4
 	VPERMI2B      Z6, Z5, Z4
-	VMOVDQU64     Z4, 4480(AX)
+	VMOVDQU64     Z4, 448(AX)
 	VEXTRACTI64X4 $0x01, Z1, Y4
 	VPADDD        Y1, Y4, Y4
 	VEXTRACTI128  $0x01, Y4, X1
@@ -20590,20 +25483,20 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMAXPS        128(AX), Z10, Z10
 	VMAXPS        192(AX), Z10, Z10
 	VBROADCASTSS  4(CX), Z11
-	VMAXPS        2560(AX), Z11, Z11
-	VMAXPS        2624(AX), Z11, Z11
-	VMAXPS        2688(AX), Z11, Z11
-	VMAXPS        2752(AX), Z11, Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
 	VBROADCASTSS  8(CX), Z12
-	VMAXPS        5120(AX), Z12, Z12
-	VMAXPS        5184(AX), Z12, Z12
-	VMAXPS        5248(AX), Z12, Z12
-	VMAXPS        5312(AX), Z12, Z12
+	VMAXPS        512(AX), Z12, Z12
+	VMAXPS        576(AX), Z12, Z12
+	VMAXPS        640(AX), Z12, Z12
+	VMAXPS        704(AX), Z12, Z12
 	VBROADCASTSS  12(CX), Z9
-	VMAXPS        7680(AX), Z9, Z9
-	VMAXPS        7744(AX), Z9, Z9
-	VMAXPS        7808(AX), Z9, Z9
-	VMAXPS        7872(AX), Z9, Z9
+	VMAXPS        768(AX), Z9, Z9
+	VMAXPS        832(AX), Z9, Z9
+	VMAXPS        896(AX), Z9, Z9
+	VMAXPS        960(AX), Z9, Z9
 	VEXTRACTF64X4 $0x01, Z10, Y13
 	VMAXPS        Y10, Y13, Y13
 	VEXTRACTF128  $0x01, Y13, X10
@@ -20751,7 +25644,7 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        (BX), Z10, Z10
 	VADDPS        Z8, Z10, Z10
 	VMOVUPS       Z10, (BX)
-	VMOVUPS       2560(AX), Z10
+	VMOVUPS       256(AX), Z10
 	VSUBPS        Z11, Z10, Z10
 	VMAXPS        Z0, Z10, Z10
 	VADDPS        Z1, Z10, Z8
@@ -20769,10 +25662,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z10, Z17, Z17
 	VADDPS        Z2, Z17, Z17
 	VPADDD        Z8, Z17, Z10
-	VMOVUPS       Z10, 2560(AX)
+	VMOVUPS       Z10, 256(AX)
 	VMOVAPS       Z10, Z8
 	VMULPS        (CX), Z10, Z10
-	VMOVUPS       2624(AX), Z17
+	VMOVUPS       320(AX), Z17
 	VSUBPS        Z11, Z17, Z17
 	VMAXPS        Z0, Z17, Z17
 	VADDPS        Z1, Z17, Z18
@@ -20790,10 +25683,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z17, Z19, Z19
 	VADDPS        Z2, Z19, Z19
 	VPADDD        Z18, Z19, Z17
-	VMOVUPS       Z17, 2624(AX)
+	VMOVUPS       Z17, 320(AX)
 	VADDPS        Z17, Z8, Z8
 	VMULPS        64(CX), Z17, Z17
-	VMOVUPS       2688(AX), Z18
+	VMOVUPS       384(AX), Z18
 	VSUBPS        Z11, Z18, Z18
 	VMAXPS        Z0, Z18, Z18
 	VADDPS        Z1, Z18, Z19
@@ -20811,10 +25704,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z18, Z20, Z20
 	VADDPS        Z2, Z20, Z20
 	VPADDD        Z19, Z20, Z18
-	VMOVUPS       Z18, 2688(AX)
+	VMOVUPS       Z18, 384(AX)
 	VADDPS        Z18, Z8, Z8
 	VMULPS        128(CX), Z18, Z18
-	VMOVUPS       2752(AX), Z19
+	VMOVUPS       448(AX), Z19
 	VSUBPS        Z11, Z19, Z19
 	VMAXPS        Z0, Z19, Z19
 	VADDPS        Z1, Z19, Z11
@@ -20832,14 +25725,14 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z19, Z20, Z20
 	VADDPS        Z2, Z20, Z20
 	VPADDD        Z11, Z20, Z19
-	VMOVUPS       Z19, 2752(AX)
+	VMOVUPS       Z19, 448(AX)
 	VADDPS        Z19, Z8, Z8
 	VMULPS        192(CX), Z19, Z19
 	VBROADCASTSS  4(DX), Z11
 	VMULPS        64(BX), Z11, Z11
 	VADDPS        Z8, Z11, Z11
 	VMOVUPS       Z11, 64(BX)
-	VMOVUPS       5120(AX), Z11
+	VMOVUPS       512(AX), Z11
 	VSUBPS        Z12, Z11, Z11
 	VMAXPS        Z0, Z11, Z11
 	VADDPS        Z1, Z11, Z8
@@ -20857,10 +25750,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z11, Z20, Z20
 	VADDPS        Z2, Z20, Z20
 	VPADDD        Z8, Z20, Z11
-	VMOVUPS       Z11, 5120(AX)
+	VMOVUPS       Z11, 512(AX)
 	VMOVAPS       Z11, Z8
 	VMULPS        (CX), Z11, Z11
-	VMOVUPS       5184(AX), Z20
+	VMOVUPS       576(AX), Z20
 	VSUBPS        Z12, Z20, Z20
 	VMAXPS        Z0, Z20, Z20
 	VADDPS        Z1, Z20, Z21
@@ -20878,10 +25771,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z20, Z22, Z22
 	VADDPS        Z2, Z22, Z22
 	VPADDD        Z21, Z22, Z20
-	VMOVUPS       Z20, 5184(AX)
+	VMOVUPS       Z20, 576(AX)
 	VADDPS        Z20, Z8, Z8
 	VMULPS        64(CX), Z20, Z20
-	VMOVUPS       5248(AX), Z21
+	VMOVUPS       640(AX), Z21
 	VSUBPS        Z12, Z21, Z21
 	VMAXPS        Z0, Z21, Z21
 	VADDPS        Z1, Z21, Z22
@@ -20899,10 +25792,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z21, Z23, Z23
 	VADDPS        Z2, Z23, Z23
 	VPADDD        Z22, Z23, Z21
-	VMOVUPS       Z21, 5248(AX)
+	VMOVUPS       Z21, 640(AX)
 	VADDPS        Z21, Z8, Z8
 	VMULPS        128(CX), Z21, Z21
-	VMOVUPS       5312(AX), Z22
+	VMOVUPS       704(AX), Z22
 	VSUBPS        Z12, Z22, Z22
 	VMAXPS        Z0, Z22, Z22
 	VADDPS        Z1, Z22, Z12
@@ -20920,14 +25813,14 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z22, Z23, Z23
 	VADDPS        Z2, Z23, Z23
 	VPADDD        Z12, Z23, Z22
-	VMOVUPS       Z22, 5312(AX)
+	VMOVUPS       Z22, 704(AX)
 	VADDPS        Z22, Z8, Z8
 	VMULPS        192(CX), Z22, Z22
 	VBROADCASTSS  8(DX), Z12
 	VMULPS        128(BX), Z12, Z12
 	VADDPS        Z8, Z12, Z12
 	VMOVUPS       Z12, 128(BX)
-	VMOVUPS       7680(AX), Z12
+	VMOVUPS       768(AX), Z12
 	VSUBPS        Z13, Z12, Z12
 	VMAXPS        Z0, Z12, Z12
 	VADDPS        Z1, Z12, Z8
@@ -20945,10 +25838,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z12, Z23, Z23
 	VADDPS        Z2, Z23, Z23
 	VPADDD        Z8, Z23, Z12
-	VMOVUPS       Z12, 7680(AX)
+	VMOVUPS       Z12, 768(AX)
 	VMOVAPS       Z12, Z8
 	VMULPS        (CX), Z12, Z12
-	VMOVUPS       7744(AX), Z23
+	VMOVUPS       832(AX), Z23
 	VSUBPS        Z13, Z23, Z23
 	VMAXPS        Z0, Z23, Z23
 	VADDPS        Z1, Z23, Z24
@@ -20966,10 +25859,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z23, Z25, Z25
 	VADDPS        Z2, Z25, Z25
 	VPADDD        Z24, Z25, Z23
-	VMOVUPS       Z23, 7744(AX)
+	VMOVUPS       Z23, 832(AX)
 	VADDPS        Z23, Z8, Z8
 	VMULPS        64(CX), Z23, Z23
-	VMOVUPS       7808(AX), Z24
+	VMOVUPS       896(AX), Z24
 	VSUBPS        Z13, Z24, Z24
 	VMAXPS        Z0, Z24, Z24
 	VADDPS        Z1, Z24, Z25
@@ -20987,10 +25880,10 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z24, Z26, Z26
 	VADDPS        Z2, Z26, Z26
 	VPADDD        Z25, Z26, Z24
-	VMOVUPS       Z24, 7808(AX)
+	VMOVUPS       Z24, 896(AX)
 	VADDPS        Z24, Z8, Z8
 	VMULPS        128(CX), Z24, Z24
-	VMOVUPS       7872(AX), Z25
+	VMOVUPS       960(AX), Z25
 	VSUBPS        Z13, Z25, Z25
 	VMAXPS        Z0, Z25, Z25
 	VADDPS        Z1, Z25, Z0
@@ -21008,7 +25901,7 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VMULPS        Z25, Z1, Z1
 	VADDPS        Z2, Z1, Z1
 	VPADDD        Z0, Z1, Z25
-	VMOVUPS       Z25, 7872(AX)
+	VMOVUPS       Z25, 960(AX)
 	VADDPS        Z25, Z8, Z8
 	VMULPS        192(CX), Z25, Z25
 	VBROADCASTSS  12(DX), Z0
@@ -21106,7 +25999,7 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 640(AX)
+	VMOVDQU64     Z7, 64(AX)
 	VMULPS        Z2, Z10, Z10
 	VCVTPS2DQ     Z10, Z10
 	VMULPS        Z2, Z17, Z17
@@ -21122,12 +26015,12 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VPACKSSDW     Z19, Z18, Z6
 	VMOVDQU64     decodePlane0<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 1280(AX)
+	VMOVDQU64     Z7, 128(AX)
 	VPADDW        Z4, Z5, Z5
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 1920(AX)
+	VMOVDQU64     Z7, 192(AX)
 	VMULPS        Z3, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VMULPS        Z3, Z20, Z20
@@ -21143,12 +26036,12 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VPACKSSDW     Z22, Z21, Z6
 	VMOVDQU64     decodePlane0<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 2560(AX)
+	VMOVDQU64     Z7, 256(AX)
 	VPADDW        Z4, Z5, Z5
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 3200(AX)
+	VMOVDQU64     Z7, 320(AX)
 	VMULPS        Z0, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VMULPS        Z0, Z23, Z23
@@ -21164,12 +26057,12 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VPACKSSDW     Z25, Z24, Z6
 	VMOVDQU64     decodePlane0<>+0(SB), Z7
 	VPERMI2B      Z6, Z5, Z7
-	VMOVDQU64     Z7, 3840(AX)
+	VMOVDQU64     Z7, 384(AX)
 	VPADDW        Z4, Z5, Z5
 	VPADDW        Z4, Z6, Z6
 	VMOVDQU64     decodePlane1<>+0(SB), Z4
 	VPERMI2B      Z6, Z5, Z4
-	VMOVDQU64     Z4, 4480(AX)
+	VMOVDQU64     Z4, 448(AX)
 	VEXTRACTI64X4 $0x01, Z1, Y4
 	VPADDD        Y1, Y4, Y4
 	VEXTRACTI128  $0x01, Y4, X1
@@ -21217,51 +26110,711 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func foldPlainx4AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+// func softmaxHalfx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldPlainx4AVX512(SB), NOSPLIT, $0-56
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	VBROADCASTSS limit+32(FP), X0
-	MOVQ         centre+40(FP), DI
-	MOVQ         n+48(FP), R8
+TEXT ·softmaxHalfx4AVX512(SB), NOSPLIT, $0-88
+	MOVQ          z+0(FP), AX
+	MOVQ          m+8(FP), CX
+	MOVQ          r+16(FP), DX
+	MOVQ          l+24(FP), BX
+	VBROADCASTSS  decodeWordc2c80000<>+0(SB), Z0
+	VBROADCASTSS  decodeWord4b400000<>+0(SB), Z1
+	VBROADCASTSS  decodeWord3f800000<>+0(SB), Z2
+	VBROADCASTSS  decodeWord3f317218<>+0(SB), Z3
+	VBROADCASTSS  decodeWord3e75fd26<>+0(SB), Z4
+	VBROADCASTSS  decodeWord3d6357f7<>+0(SB), Z5
+	VBROADCASTSS  decodeWord3c1e5fb0<>+0(SB), Z6
+	VBROADCASTSS  decodeWord3aaf6433<>+0(SB), Z7
+	VMOVUPS       (CX), X8
+	VBROADCASTSS  (CX), Z10
+	VMAXPS        (AX), Z10, Z10
+	VMAXPS        64(AX), Z10, Z10
+	VMAXPS        128(AX), Z10, Z10
+	VMAXPS        192(AX), Z10, Z10
+	VBROADCASTSS  4(CX), Z11
+	VMAXPS        256(AX), Z11, Z11
+	VMAXPS        320(AX), Z11, Z11
+	VMAXPS        384(AX), Z11, Z11
+	VMAXPS        448(AX), Z11, Z11
+	VBROADCASTSS  8(CX), Z12
+	VMAXPS        512(AX), Z12, Z12
+	VMAXPS        576(AX), Z12, Z12
+	VMAXPS        640(AX), Z12, Z12
+	VMAXPS        704(AX), Z12, Z12
+	VBROADCASTSS  12(CX), Z9
+	VMAXPS        768(AX), Z9, Z9
+	VMAXPS        832(AX), Z9, Z9
+	VMAXPS        896(AX), Z9, Z9
+	VMAXPS        960(AX), Z9, Z9
+	VEXTRACTF64X4 $0x01, Z10, Y13
+	VMAXPS        Y10, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X10
+	VMAXPS        X13, X10, X10
+	VPERMILPS     $0x4e, X10, X13
+	VMAXPS        X10, X13, X10
+	VPERMILPS     $0xb1, X10, X13
+	VMAXPS        X10, X13, X10
+	VBROADCASTSS  X10, Z10
+	VEXTRACTF64X4 $0x01, Z11, Y13
+	VMAXPS        Y11, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X11
+	VMAXPS        X13, X11, X11
+	VPERMILPS     $0x4e, X11, X13
+	VMAXPS        X11, X13, X11
+	VPERMILPS     $0xb1, X11, X13
+	VMAXPS        X11, X13, X11
+	VBROADCASTSS  X11, Z11
+	VEXTRACTF64X4 $0x01, Z12, Y13
+	VMAXPS        Y12, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X12
+	VMAXPS        X13, X12, X12
+	VPERMILPS     $0x4e, X12, X13
+	VMAXPS        X12, X13, X12
+	VPERMILPS     $0xb1, X12, X13
+	VMAXPS        X12, X13, X12
+	VBROADCASTSS  X12, Z12
+	VEXTRACTF64X4 $0x01, Z9, Y13
+	VMAXPS        Y9, Y13, Y13
+	VEXTRACTF128  $0x01, Y13, X9
+	VMAXPS        X13, X9, X9
+	VPERMILPS     $0x4e, X9, X13
+	VMAXPS        X9, X13, X9
+	VPERMILPS     $0xb1, X9, X13
+	VMAXPS        X9, X13, X9
+	VBROADCASTSS  X9, Z13
+	VUNPCKLPS     X11, X10, X9
+	VUNPCKLPS     X13, X12, X14
+	VMOVLHPS      X14, X9, X9
+	VMOVUPS       X9, (CX)
+	VSUBPS        X9, X8, X9
+	VMAXPS        decodeWordc2c80000<>+0(SB), X9, X9
+	VADDPS        decodeWord4b400000<>+0(SB), X9, X8
+	VSUBPS        decodeWord4b400000<>+0(SB), X8, X14
+	VSUBPS        X14, X9, X9
+	VPSLLD        $0x17, X8, X8
+	VMULPS        decodeWord3aaf6433<>+0(SB), X9, X14
+	VADDPS        decodeWord3c1e5fb0<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3d6357f7<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3e75fd26<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f317218<>+0(SB), X14, X14
+	VMULPS        X9, X14, X14
+	VADDPS        decodeWord3f800000<>+0(SB), X14, X14
+	VPADDD        X8, X14, X9
+	VMOVUPS       X9, (DX)
+	MOVQ          half+56(FP), CX
+	MOVQ          scale+64(FP), SI
+	VCVTPH2PS     (CX), Z8
+	VMOVUPS       Z8, (SI)
+	VCVTPH2PS     32(CX), Z8
+	VMOVUPS       Z8, 64(SI)
+	VCVTPH2PS     64(CX), Z8
+	VMOVUPS       Z8, 128(SI)
+	VCVTPH2PS     96(CX), Z8
+	VMOVUPS       Z8, 192(SI)
+	VMOVUPS       (AX), Z9
+	VSUBPS        Z10, Z9, Z9
+	VMAXPS        Z0, Z9, Z9
+	VADDPS        Z1, Z9, Z8
+	VSUBPS        Z1, Z8, Z14
+	VSUBPS        Z14, Z9, Z9
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z9, Z14
+	VADDPS        Z6, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z5, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z4, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z3, Z14, Z14
+	VMULPS        Z9, Z14, Z14
+	VADDPS        Z2, Z14, Z14
+	VPADDD        Z8, Z14, Z9
+	VMOVUPS       Z9, (AX)
+	VMOVAPS       Z9, Z8
+	VMULPS        (SI), Z9, Z9
+	VMOVUPS       64(AX), Z14
+	VSUBPS        Z10, Z14, Z14
+	VMAXPS        Z0, Z14, Z14
+	VADDPS        Z1, Z14, Z15
+	VSUBPS        Z1, Z15, Z16
+	VSUBPS        Z16, Z14, Z14
+	VPSLLD        $0x17, Z15, Z15
+	VMULPS        Z7, Z14, Z16
+	VADDPS        Z6, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z5, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z4, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z3, Z16, Z16
+	VMULPS        Z14, Z16, Z16
+	VADDPS        Z2, Z16, Z16
+	VPADDD        Z15, Z16, Z14
+	VMOVUPS       Z14, 64(AX)
+	VADDPS        Z14, Z8, Z8
+	VMULPS        64(SI), Z14, Z14
+	VMOVUPS       128(AX), Z15
+	VSUBPS        Z10, Z15, Z15
+	VMAXPS        Z0, Z15, Z15
+	VADDPS        Z1, Z15, Z16
+	VSUBPS        Z1, Z16, Z17
+	VSUBPS        Z17, Z15, Z15
+	VPSLLD        $0x17, Z16, Z16
+	VMULPS        Z7, Z15, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z15, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z16, Z17, Z15
+	VMOVUPS       Z15, 128(AX)
+	VADDPS        Z15, Z8, Z8
+	VMULPS        128(SI), Z15, Z15
+	VMOVUPS       192(AX), Z16
+	VSUBPS        Z10, Z16, Z16
+	VMAXPS        Z0, Z16, Z16
+	VADDPS        Z1, Z16, Z10
+	VSUBPS        Z1, Z10, Z17
+	VSUBPS        Z17, Z16, Z16
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z7, Z16, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z16, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z10, Z17, Z16
+	VMOVUPS       Z16, 192(AX)
+	VADDPS        Z16, Z8, Z8
+	VMULPS        192(SI), Z16, Z16
+	VBROADCASTSS  (DX), Z10
+	VMULPS        (BX), Z10, Z10
+	VADDPS        Z8, Z10, Z10
+	VMOVUPS       Z10, (BX)
+	VMOVUPS       256(AX), Z10
+	VSUBPS        Z11, Z10, Z10
+	VMAXPS        Z0, Z10, Z10
+	VADDPS        Z1, Z10, Z8
+	VSUBPS        Z1, Z8, Z17
+	VSUBPS        Z17, Z10, Z10
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z10, Z17
+	VADDPS        Z6, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z5, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z4, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z3, Z17, Z17
+	VMULPS        Z10, Z17, Z17
+	VADDPS        Z2, Z17, Z17
+	VPADDD        Z8, Z17, Z10
+	VMOVUPS       Z10, 256(AX)
+	VMOVAPS       Z10, Z8
+	VMULPS        (SI), Z10, Z10
+	VMOVUPS       320(AX), Z17
+	VSUBPS        Z11, Z17, Z17
+	VMAXPS        Z0, Z17, Z17
+	VADDPS        Z1, Z17, Z18
+	VSUBPS        Z1, Z18, Z19
+	VSUBPS        Z19, Z17, Z17
+	VPSLLD        $0x17, Z18, Z18
+	VMULPS        Z7, Z17, Z19
+	VADDPS        Z6, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z5, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z4, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z3, Z19, Z19
+	VMULPS        Z17, Z19, Z19
+	VADDPS        Z2, Z19, Z19
+	VPADDD        Z18, Z19, Z17
+	VMOVUPS       Z17, 320(AX)
+	VADDPS        Z17, Z8, Z8
+	VMULPS        64(SI), Z17, Z17
+	VMOVUPS       384(AX), Z18
+	VSUBPS        Z11, Z18, Z18
+	VMAXPS        Z0, Z18, Z18
+	VADDPS        Z1, Z18, Z19
+	VSUBPS        Z1, Z19, Z20
+	VSUBPS        Z20, Z18, Z18
+	VPSLLD        $0x17, Z19, Z19
+	VMULPS        Z7, Z18, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z18, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z19, Z20, Z18
+	VMOVUPS       Z18, 384(AX)
+	VADDPS        Z18, Z8, Z8
+	VMULPS        128(SI), Z18, Z18
+	VMOVUPS       448(AX), Z19
+	VSUBPS        Z11, Z19, Z19
+	VMAXPS        Z0, Z19, Z19
+	VADDPS        Z1, Z19, Z11
+	VSUBPS        Z1, Z11, Z20
+	VSUBPS        Z20, Z19, Z19
+	VPSLLD        $0x17, Z11, Z11
+	VMULPS        Z7, Z19, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z19, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z11, Z20, Z19
+	VMOVUPS       Z19, 448(AX)
+	VADDPS        Z19, Z8, Z8
+	VMULPS        192(SI), Z19, Z19
+	VBROADCASTSS  4(DX), Z11
+	VMULPS        64(BX), Z11, Z11
+	VADDPS        Z8, Z11, Z11
+	VMOVUPS       Z11, 64(BX)
+	VMOVUPS       512(AX), Z11
+	VSUBPS        Z12, Z11, Z11
+	VMAXPS        Z0, Z11, Z11
+	VADDPS        Z1, Z11, Z8
+	VSUBPS        Z1, Z8, Z20
+	VSUBPS        Z20, Z11, Z11
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z11, Z20
+	VADDPS        Z6, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z5, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z4, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z3, Z20, Z20
+	VMULPS        Z11, Z20, Z20
+	VADDPS        Z2, Z20, Z20
+	VPADDD        Z8, Z20, Z11
+	VMOVUPS       Z11, 512(AX)
+	VMOVAPS       Z11, Z8
+	VMULPS        (SI), Z11, Z11
+	VMOVUPS       576(AX), Z20
+	VSUBPS        Z12, Z20, Z20
+	VMAXPS        Z0, Z20, Z20
+	VADDPS        Z1, Z20, Z21
+	VSUBPS        Z1, Z21, Z22
+	VSUBPS        Z22, Z20, Z20
+	VPSLLD        $0x17, Z21, Z21
+	VMULPS        Z7, Z20, Z22
+	VADDPS        Z6, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z5, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z4, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z3, Z22, Z22
+	VMULPS        Z20, Z22, Z22
+	VADDPS        Z2, Z22, Z22
+	VPADDD        Z21, Z22, Z20
+	VMOVUPS       Z20, 576(AX)
+	VADDPS        Z20, Z8, Z8
+	VMULPS        64(SI), Z20, Z20
+	VMOVUPS       640(AX), Z21
+	VSUBPS        Z12, Z21, Z21
+	VMAXPS        Z0, Z21, Z21
+	VADDPS        Z1, Z21, Z22
+	VSUBPS        Z1, Z22, Z23
+	VSUBPS        Z23, Z21, Z21
+	VPSLLD        $0x17, Z22, Z22
+	VMULPS        Z7, Z21, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z21, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z22, Z23, Z21
+	VMOVUPS       Z21, 640(AX)
+	VADDPS        Z21, Z8, Z8
+	VMULPS        128(SI), Z21, Z21
+	VMOVUPS       704(AX), Z22
+	VSUBPS        Z12, Z22, Z22
+	VMAXPS        Z0, Z22, Z22
+	VADDPS        Z1, Z22, Z12
+	VSUBPS        Z1, Z12, Z23
+	VSUBPS        Z23, Z22, Z22
+	VPSLLD        $0x17, Z12, Z12
+	VMULPS        Z7, Z22, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z22, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z12, Z23, Z22
+	VMOVUPS       Z22, 704(AX)
+	VADDPS        Z22, Z8, Z8
+	VMULPS        192(SI), Z22, Z22
+	VBROADCASTSS  8(DX), Z12
+	VMULPS        128(BX), Z12, Z12
+	VADDPS        Z8, Z12, Z12
+	VMOVUPS       Z12, 128(BX)
+	VMOVUPS       768(AX), Z12
+	VSUBPS        Z13, Z12, Z12
+	VMAXPS        Z0, Z12, Z12
+	VADDPS        Z1, Z12, Z8
+	VSUBPS        Z1, Z8, Z23
+	VSUBPS        Z23, Z12, Z12
+	VPSLLD        $0x17, Z8, Z8
+	VMULPS        Z7, Z12, Z23
+	VADDPS        Z6, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z5, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z4, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z3, Z23, Z23
+	VMULPS        Z12, Z23, Z23
+	VADDPS        Z2, Z23, Z23
+	VPADDD        Z8, Z23, Z12
+	VMOVUPS       Z12, 768(AX)
+	VMOVAPS       Z12, Z8
+	VMULPS        (SI), Z12, Z12
+	VMOVUPS       832(AX), Z23
+	VSUBPS        Z13, Z23, Z23
+	VMAXPS        Z0, Z23, Z23
+	VADDPS        Z1, Z23, Z24
+	VSUBPS        Z1, Z24, Z25
+	VSUBPS        Z25, Z23, Z23
+	VPSLLD        $0x17, Z24, Z24
+	VMULPS        Z7, Z23, Z25
+	VADDPS        Z6, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z5, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z4, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z3, Z25, Z25
+	VMULPS        Z23, Z25, Z25
+	VADDPS        Z2, Z25, Z25
+	VPADDD        Z24, Z25, Z23
+	VMOVUPS       Z23, 832(AX)
+	VADDPS        Z23, Z8, Z8
+	VMULPS        64(SI), Z23, Z23
+	VMOVUPS       896(AX), Z24
+	VSUBPS        Z13, Z24, Z24
+	VMAXPS        Z0, Z24, Z24
+	VADDPS        Z1, Z24, Z25
+	VSUBPS        Z1, Z25, Z26
+	VSUBPS        Z26, Z24, Z24
+	VPSLLD        $0x17, Z25, Z25
+	VMULPS        Z7, Z24, Z26
+	VADDPS        Z6, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z5, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z4, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z3, Z26, Z26
+	VMULPS        Z24, Z26, Z26
+	VADDPS        Z2, Z26, Z26
+	VPADDD        Z25, Z26, Z24
+	VMOVUPS       Z24, 896(AX)
+	VADDPS        Z24, Z8, Z8
+	VMULPS        128(SI), Z24, Z24
+	VMOVUPS       960(AX), Z25
+	VSUBPS        Z13, Z25, Z25
+	VMAXPS        Z0, Z25, Z25
+	VADDPS        Z1, Z25, Z0
+	VSUBPS        Z1, Z0, Z1
+	VSUBPS        Z1, Z25, Z25
+	VPSLLD        $0x17, Z0, Z0
+	VMULPS        Z7, Z25, Z1
+	VADDPS        Z6, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z5, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z4, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z3, Z1, Z1
+	VMULPS        Z25, Z1, Z1
+	VADDPS        Z2, Z1, Z1
+	VPADDD        Z0, Z1, Z25
+	VMOVUPS       Z25, 960(AX)
+	VADDPS        Z25, Z8, Z8
+	VMULPS        192(SI), Z25, Z25
+	VBROADCASTSS  12(DX), Z0
+	VMULPS        192(BX), Z0, Z0
+	VADDPS        Z8, Z0, Z0
+	VMOVUPS       Z0, 192(BX)
+	MOVQ          coef+32(FP), AX
+	MOVQ          units+40(FP), CX
+	MOVQ          bias+48(FP), DX
+	VBROADCASTSS  limit+72(FP), X0
+	VMAXPS        Z9, Z14, Z1
+	VMAXPS        Z15, Z16, Z2
+	VMAXPS        Z2, Z1, Z1
+	VMAXPS        Z10, Z17, Z2
+	VMAXPS        Z18, Z19, Z3
+	VMAXPS        Z3, Z2, Z2
+	VMAXPS        Z11, Z20, Z3
+	VMAXPS        Z21, Z22, Z4
+	VMAXPS        Z4, Z3, Z3
+	VMAXPS        Z12, Z23, Z4
+	VMAXPS        Z24, Z25, Z5
+	VMAXPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z1, Y5
+	VMAXPS        Y1, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X1
+	VMAXPS        X5, X1, X1
+	VPERMILPS     $0x4e, X1, X5
+	VMAXPS        X1, X5, X1
+	VPERMILPS     $0xb1, X1, X5
+	VMAXPS        X1, X5, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y5
+	VMAXPS        Y2, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X2
+	VMAXPS        X5, X2, X2
+	VPERMILPS     $0x4e, X2, X5
+	VMAXPS        X2, X5, X2
+	VPERMILPS     $0xb1, X2, X5
+	VMAXPS        X2, X5, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y5
+	VMAXPS        Y3, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X3
+	VMAXPS        X5, X3, X3
+	VPERMILPS     $0x4e, X3, X5
+	VMAXPS        X3, X5, X3
+	VPERMILPS     $0xb1, X3, X5
+	VMAXPS        X3, X5, X3
+	VBROADCASTSS  X3, Z3
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X4, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X3
+	VBROADCASTSS  X3, Z3
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	MOVQ          centre+80(FP), CX
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VMULPS        Z1, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VMULPS        Z1, Z16, Z16
+	VCVTPS2DQ     Z16, Z16
+	VPADDD        Z9, Z14, Z1
+	VPADDD        Z15, Z16, Z5
+	VPADDD        Z5, Z1, Z1
+	VPACKSSDW     Z14, Z9, Z5
+	VPACKSSDW     Z16, Z15, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, (AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 64(AX)
+	VMULPS        Z2, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VMULPS        Z2, Z17, Z17
+	VCVTPS2DQ     Z17, Z17
+	VMULPS        Z2, Z18, Z18
+	VCVTPS2DQ     Z18, Z18
+	VMULPS        Z2, Z19, Z19
+	VCVTPS2DQ     Z19, Z19
+	VPADDD        Z10, Z17, Z2
+	VPADDD        Z18, Z19, Z5
+	VPADDD        Z5, Z2, Z2
+	VPACKSSDW     Z17, Z10, Z5
+	VPACKSSDW     Z19, Z18, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 128(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 192(AX)
+	VMULPS        Z3, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VMULPS        Z3, Z20, Z20
+	VCVTPS2DQ     Z20, Z20
+	VMULPS        Z3, Z21, Z21
+	VCVTPS2DQ     Z21, Z21
+	VMULPS        Z3, Z22, Z22
+	VCVTPS2DQ     Z22, Z22
+	VPADDD        Z11, Z20, Z3
+	VPADDD        Z21, Z22, Z5
+	VPADDD        Z5, Z3, Z3
+	VPACKSSDW     Z20, Z11, Z5
+	VPACKSSDW     Z22, Z21, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 256(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 320(AX)
+	VMULPS        Z0, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VMULPS        Z0, Z23, Z23
+	VCVTPS2DQ     Z23, Z23
+	VMULPS        Z0, Z24, Z24
+	VCVTPS2DQ     Z24, Z24
+	VMULPS        Z0, Z25, Z25
+	VCVTPS2DQ     Z25, Z25
+	VPADDD        Z12, Z23, Z0
+	VPADDD        Z24, Z25, Z5
+	VPADDD        Z5, Z0, Z0
+	VPACKSSDW     Z23, Z12, Z5
+	VPACKSSDW     Z25, Z24, Z6
+	VMOVDQU64     decodePlane0<>+0(SB), Z7
+	VPERMI2B      Z6, Z5, Z7
+	VMOVDQU64     Z7, 384(AX)
+	VPADDW        Z4, Z5, Z5
+	VPADDW        Z4, Z6, Z6
+	VMOVDQU64     decodePlane1<>+0(SB), Z4
+	VPERMI2B      Z6, Z5, Z4
+	VMOVDQU64     Z4, 448(AX)
+	VEXTRACTI64X4 $0x01, Z1, Y4
+	VPADDD        Y1, Y4, Y4
+	VEXTRACTI128  $0x01, Y4, X1
+	VPADDD        X4, X1, X1
+	VPSHUFD       $0x4e, X1, X4
+	VPADDD        X1, X4, X1
+	VPSHUFD       $0xb1, X1, X4
+	VPADDD        X1, X4, X1
+	VMOVD         X1, AX
+	IMULL         CX, AX
+	MOVL          AX, (DX)
+	VEXTRACTI64X4 $0x01, Z2, Y1
+	VPADDD        Y2, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 4(DX)
+	VEXTRACTI64X4 $0x01, Z3, Y1
+	VPADDD        Y3, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X2
+	VPADDD        X1, X2, X2
+	VPSHUFD       $0x4e, X2, X1
+	VPADDD        X2, X1, X2
+	VPSHUFD       $0xb1, X2, X1
+	VPADDD        X2, X1, X2
+	VMOVD         X2, AX
+	IMULL         CX, AX
+	MOVL          AX, 8(DX)
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDD        Y0, Y1, Y1
+	VEXTRACTI128  $0x01, Y1, X0
+	VPADDD        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDD        X0, X1, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPADDD        X0, X1, X0
+	VMOVD         X0, AX
+	IMULL         CX, AX
+	MOVL          AX, 12(DX)
+	VZEROUPPER
+	RET
+
+// func foldPlainx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldPlainx4AVX512(SB), NOSPLIT, $0-72
+	MOVQ         row+40(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+48(FP), X0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
 	VPXORD       Z4, Z4, Z4
 	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z5
-	XORQ         SI, SI
+	MOVQ         x+32(FP), CX
+	MOVQ         CX, DX
+	ADDQ         AX, DX
+	LEAQ         (DX)(AX*2), DX
+	MOVQ         n+64(FP), BX
 
 amax:
-	VMOVUPS       (BX)(SI*4), Z6
+	VMOVUPS       (CX), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z1, Z1
-	VMOVUPS       64(BX)(SI*4), Z6
+	VMOVUPS       64(CX), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z1, Z1
-	VMOVUPS       2560(BX)(SI*4), Z6
+	VMOVUPS       (CX)(AX*1), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z2, Z2
-	VMOVUPS       2624(BX)(SI*4), Z6
+	VMOVUPS       64(CX)(AX*1), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z2, Z2
-	VMOVUPS       5120(BX)(SI*4), Z6
+	VMOVUPS       (CX)(AX*2), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z3, Z3
-	VMOVUPS       5184(BX)(SI*4), Z6
+	VMOVUPS       64(CX)(AX*2), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z3, Z3
-	VMOVUPS       7680(BX)(SI*4), Z6
+	VMOVUPS       (DX), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z4, Z4
-	VMOVUPS       7744(BX)(SI*4), Z6
+	VMOVUPS       64(DX), Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z4, Z4
-	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           amax
+	ADDQ          $0x00000080, CX
+	ADDQ          $0x00000080, DX
+	SUBQ          $0x20, BX
+	JNZ           amax
+	MOVQ          units+16(FP), CX
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VMAXPS        Y1, Y5, Y5
 	VEXTRACTF128  $0x01, Y5, X1
@@ -21322,68 +26875,86 @@ amax:
 	VPXORD        Z8, Z8, Z8
 	VPXORD        Z9, Z9, Z9
 	VPXORD        Z10, Z10, Z10
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          BX, SI
+	ADDQ          DX, SI
+	LEAQ          (SI)(DX*2), SI
+	MOVQ          x+32(FP), DI
+	MOVQ          DI, R8
+	ADDQ          AX, R8
+	LEAQ          (R8)(AX*2), R8
+	MOVQ          n+64(FP), R9
 
 planes:
-	VMOVUPS       (BX)(SI*4), Z11
+	VMOVUPS       (DI), Z11
 	VMULPS        Z1, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VPADDD        Z11, Z7, Z7
-	VMOVUPS       64(BX)(SI*4), Z12
+	VMOVUPS       64(DI), Z12
 	VMULPS        Z1, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VPADDD        Z12, Z7, Z7
 	VPACKSSDW     Z12, Z11, Z11
 	VPERMB        Z11, Z4, Z12
-	VMOVDQU       Y12, (AX)(SI*1)
+	VMOVDQU       Y12, (CX)
 	VPADDW        Z6, Z11, Z11
 	VPERMB        Z11, Z5, Z11
-	VMOVDQU       Y11, 640(AX)(SI*1)
-	VMOVUPS       2560(BX)(SI*4), Z11
+	VMOVDQU       Y11, (CX)(DX*1)
+	VMOVUPS       (DI)(AX*1), Z11
 	VMULPS        Z2, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VPADDD        Z11, Z8, Z8
-	VMOVUPS       2624(BX)(SI*4), Z12
+	VMOVUPS       64(DI)(AX*1), Z12
 	VMULPS        Z2, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VPADDD        Z12, Z8, Z8
 	VPACKSSDW     Z12, Z11, Z11
 	VPERMB        Z11, Z4, Z12
-	VMOVDQU       Y12, 1280(AX)(SI*1)
+	VMOVDQU       Y12, (CX)(DX*2)
 	VPADDW        Z6, Z11, Z11
 	VPERMB        Z11, Z5, Z11
-	VMOVDQU       Y11, 1920(AX)(SI*1)
-	VMOVUPS       5120(BX)(SI*4), Z11
+	VMOVDQU       Y11, (BX)
+	VMOVUPS       (DI)(AX*2), Z11
 	VMULPS        Z3, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VPADDD        Z11, Z9, Z9
-	VMOVUPS       5184(BX)(SI*4), Z12
+	VMOVUPS       64(DI)(AX*2), Z12
 	VMULPS        Z3, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VPADDD        Z12, Z9, Z9
 	VPACKSSDW     Z12, Z11, Z11
 	VPERMB        Z11, Z4, Z12
-	VMOVDQU       Y12, 2560(AX)(SI*1)
+	VMOVDQU       Y12, (BX)(DX*1)
 	VPADDW        Z6, Z11, Z11
 	VPERMB        Z11, Z5, Z11
-	VMOVDQU       Y11, 3200(AX)(SI*1)
-	VMOVUPS       7680(BX)(SI*4), Z11
+	VMOVDQU       Y11, (BX)(DX*2)
+	VMOVUPS       (R8), Z11
 	VMULPS        Z0, Z11, Z11
 	VCVTPS2DQ     Z11, Z11
 	VPADDD        Z11, Z10, Z10
-	VMOVUPS       7744(BX)(SI*4), Z12
+	VMOVUPS       64(R8), Z12
 	VMULPS        Z0, Z12, Z12
 	VCVTPS2DQ     Z12, Z12
 	VPADDD        Z12, Z10, Z10
 	VPACKSSDW     Z12, Z11, Z11
 	VPERMB        Z11, Z4, Z12
-	VMOVDQU       Y12, 3840(AX)(SI*1)
+	VMOVDQU       Y12, (SI)
 	VPADDW        Z6, Z11, Z11
 	VPERMB        Z11, Z5, Z11
-	VMOVDQU       Y11, 4480(AX)(SI*1)
+	VMOVDQU       Y11, (SI)(DX*1)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
 	ADDQ          $0x20, SI
-	CMPQ          SI, R8
-	JLT           planes
+	ADDQ          $0x00000080, DI
+	ADDQ          $0x00000080, R8
+	SUBQ          $0x20, R9
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+56(FP), CX
 	VEXTRACTI64X4 $0x01, Z7, Y0
 	VPADDD        Y7, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21392,9 +26963,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VEXTRACTI64X4 $0x01, Z8, Y0
 	VPADDD        Y8, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21403,9 +26974,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, 4(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
 	VEXTRACTI64X4 $0x01, Z9, Y0
 	VPADDD        Y9, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21414,9 +26985,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, 8(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 8(AX)
 	VEXTRACTI64X4 $0x01, Z10, Y0
 	VPADDD        Y10, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21425,60 +26996,63 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         DI, AX
-	MOVL          AX, 12(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 12(AX)
 	VZEROUPPER
 	RET
 
-// func foldScaledx4AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+// func foldScaledx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·foldScaledx4AVX512(SB), NOSPLIT, $0-64
-	MOVQ         coef+0(FP), AX
-	MOVQ         units+8(FP), CX
-	MOVQ         bias+16(FP), DX
-	MOVQ         x+24(FP), BX
-	MOVQ         scale+32(FP), DI
-	VBROADCASTSS limit+40(FP), X0
-	MOVQ         centre+48(FP), R8
-	MOVQ         n+56(FP), R9
+TEXT ·foldScaledx4AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
 	VPXORD       Z4, Z4, Z4
 	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z5
-	XORQ         SI, SI
+	MOVQ         x+32(FP), CX
+	MOVQ         CX, DX
+	ADDQ         AX, DX
+	LEAQ         (DX)(AX*2), DX
+	MOVQ         scale+40(FP), BX
+	MOVQ         n+72(FP), SI
 
 amax:
-	VMOVUPS       (DI)(SI*4), Z6
-	VMOVUPS       64(DI)(SI*4), Z7
-	VMULPS        (BX)(SI*4), Z6, Z8
+	VMOVUPS       (BX), Z6
+	VMOVUPS       64(BX), Z7
+	VMULPS        (CX), Z6, Z8
 	VPANDD        Z5, Z8, Z8
 	VMAXPS        Z8, Z1, Z1
-	VMULPS        64(BX)(SI*4), Z7, Z8
+	VMULPS        64(CX), Z7, Z8
 	VPANDD        Z5, Z8, Z8
 	VMAXPS        Z8, Z1, Z1
-	VMULPS        2560(BX)(SI*4), Z6, Z8
+	VMULPS        (CX)(AX*1), Z6, Z8
 	VPANDD        Z5, Z8, Z8
 	VMAXPS        Z8, Z2, Z2
-	VMULPS        2624(BX)(SI*4), Z7, Z8
+	VMULPS        64(CX)(AX*1), Z7, Z8
 	VPANDD        Z5, Z8, Z8
 	VMAXPS        Z8, Z2, Z2
-	VMULPS        5120(BX)(SI*4), Z6, Z8
+	VMULPS        (CX)(AX*2), Z6, Z8
 	VPANDD        Z5, Z8, Z8
 	VMAXPS        Z8, Z3, Z3
-	VMULPS        5184(BX)(SI*4), Z7, Z8
+	VMULPS        64(CX)(AX*2), Z7, Z8
 	VPANDD        Z5, Z8, Z8
 	VMAXPS        Z8, Z3, Z3
-	VMULPS        7680(BX)(SI*4), Z6, Z6
+	VMULPS        (DX), Z6, Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z4, Z4
-	VMULPS        7744(BX)(SI*4), Z7, Z6
+	VMULPS        64(DX), Z7, Z6
 	VPANDD        Z5, Z6, Z6
 	VMAXPS        Z6, Z4, Z4
-	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           amax
+	ADDQ          $0x00000080, CX
+	ADDQ          $0x00000080, DX
+	ADDQ          $0x00000080, BX
+	SUBQ          $0x20, SI
+	JNZ           amax
+	MOVQ          units+16(FP), CX
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VMAXPS        Y1, Y5, Y5
 	VEXTRACTF128  $0x01, Y5, X1
@@ -21539,70 +27113,90 @@ amax:
 	VPXORD        Z10, Z10, Z10
 	VPXORD        Z11, Z11, Z11
 	VPXORD        Z12, Z12, Z12
-	XORQ          SI, SI
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          BX, SI
+	ADDQ          DX, SI
+	LEAQ          (SI)(DX*2), SI
+	MOVQ          x+32(FP), DI
+	MOVQ          DI, R8
+	ADDQ          AX, R8
+	LEAQ          (R8)(AX*2), R8
+	MOVQ          scale+40(FP), R9
+	MOVQ          n+72(FP), R10
 
 planes:
-	VMOVUPS       (DI)(SI*4), Z7
-	VMOVUPS       64(DI)(SI*4), Z8
-	VMULPS        (BX)(SI*4), Z7, Z13
+	VMOVUPS       (R9), Z7
+	VMOVUPS       64(R9), Z8
+	VMULPS        (DI), Z7, Z13
 	VMULPS        Z1, Z13, Z13
 	VCVTPS2DQ     Z13, Z13
 	VPADDD        Z13, Z9, Z9
-	VMULPS        64(BX)(SI*4), Z8, Z14
+	VMULPS        64(DI), Z8, Z14
 	VMULPS        Z1, Z14, Z14
 	VCVTPS2DQ     Z14, Z14
 	VPADDD        Z14, Z9, Z9
 	VPACKSSDW     Z14, Z13, Z13
 	VPERMB        Z13, Z4, Z14
-	VMOVDQU       Y14, (AX)(SI*1)
+	VMOVDQU       Y14, (CX)
 	VPADDW        Z6, Z13, Z13
 	VPERMB        Z13, Z5, Z13
-	VMOVDQU       Y13, 640(AX)(SI*1)
-	VMULPS        2560(BX)(SI*4), Z7, Z13
+	VMOVDQU       Y13, (CX)(DX*1)
+	VMULPS        (DI)(AX*1), Z7, Z13
 	VMULPS        Z2, Z13, Z13
 	VCVTPS2DQ     Z13, Z13
 	VPADDD        Z13, Z10, Z10
-	VMULPS        2624(BX)(SI*4), Z8, Z14
+	VMULPS        64(DI)(AX*1), Z8, Z14
 	VMULPS        Z2, Z14, Z14
 	VCVTPS2DQ     Z14, Z14
 	VPADDD        Z14, Z10, Z10
 	VPACKSSDW     Z14, Z13, Z13
 	VPERMB        Z13, Z4, Z14
-	VMOVDQU       Y14, 1280(AX)(SI*1)
+	VMOVDQU       Y14, (CX)(DX*2)
 	VPADDW        Z6, Z13, Z13
 	VPERMB        Z13, Z5, Z13
-	VMOVDQU       Y13, 1920(AX)(SI*1)
-	VMULPS        5120(BX)(SI*4), Z7, Z13
+	VMOVDQU       Y13, (BX)
+	VMULPS        (DI)(AX*2), Z7, Z13
 	VMULPS        Z3, Z13, Z13
 	VCVTPS2DQ     Z13, Z13
 	VPADDD        Z13, Z11, Z11
-	VMULPS        5184(BX)(SI*4), Z8, Z14
+	VMULPS        64(DI)(AX*2), Z8, Z14
 	VMULPS        Z3, Z14, Z14
 	VCVTPS2DQ     Z14, Z14
 	VPADDD        Z14, Z11, Z11
 	VPACKSSDW     Z14, Z13, Z13
 	VPERMB        Z13, Z4, Z14
-	VMOVDQU       Y14, 2560(AX)(SI*1)
+	VMOVDQU       Y14, (BX)(DX*1)
 	VPADDW        Z6, Z13, Z13
 	VPERMB        Z13, Z5, Z13
-	VMOVDQU       Y13, 3200(AX)(SI*1)
-	VMULPS        7680(BX)(SI*4), Z7, Z7
+	VMOVDQU       Y13, (BX)(DX*2)
+	VMULPS        (R8), Z7, Z7
 	VMULPS        Z0, Z7, Z7
 	VCVTPS2DQ     Z7, Z7
 	VPADDD        Z7, Z12, Z12
-	VMULPS        7744(BX)(SI*4), Z8, Z8
+	VMULPS        64(R8), Z8, Z8
 	VMULPS        Z0, Z8, Z8
 	VCVTPS2DQ     Z8, Z8
 	VPADDD        Z8, Z12, Z12
 	VPACKSSDW     Z8, Z7, Z7
 	VPERMB        Z7, Z4, Z8
-	VMOVDQU       Y8, 3840(AX)(SI*1)
+	VMOVDQU       Y8, (SI)
 	VPADDW        Z6, Z7, Z7
 	VPERMB        Z7, Z5, Z7
-	VMOVDQU       Y7, 4480(AX)(SI*1)
+	VMOVDQU       Y7, (SI)(DX*1)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
 	ADDQ          $0x20, SI
-	CMPQ          SI, R9
-	JLT           planes
+	ADDQ          $0x00000080, DI
+	ADDQ          $0x00000080, R8
+	ADDQ          $0x00000080, R9
+	SUBQ          $0x20, R10
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
 	VEXTRACTI64X4 $0x01, Z9, Y0
 	VPADDD        Y9, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21611,9 +27205,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, (DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
 	VEXTRACTI64X4 $0x01, Z10, Y0
 	VPADDD        Y10, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21622,9 +27216,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, 4(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
 	VEXTRACTI64X4 $0x01, Z11, Y0
 	VPADDD        Y11, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21633,9 +27227,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, 8(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 8(AX)
 	VEXTRACTI64X4 $0x01, Z12, Y0
 	VPADDD        Y12, Y0, Y0
 	VEXTRACTI128  $0x01, Y0, X1
@@ -21644,9 +27238,9 @@ planes:
 	VPADDD        X1, X0, X1
 	VPSHUFD       $0xb1, X1, X0
 	VPADDD        X1, X0, X1
-	VMOVD         X1, AX
-	IMULL         R8, AX
-	MOVL          AX, 12(DX)
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 12(AX)
 	VZEROUPPER
 	RET
 
@@ -21681,7 +27275,7 @@ top:
 	VMAXPS       X1, X2, X1
 	VBROADCASTSS X1, Y1
 	VMOVSS       X1, (CX)(R8*4)
-	ADDQ         $0x00000a00, DI
+	ADDQ         $0x00000100, DI
 	INCQ         R8
 	CMPQ         R8, SI
 	JLT          top
@@ -21874,7 +27468,7 @@ head:
 	VMULPS       32(BX), Y1, Y0
 	VADDPS       Y3, Y0, Y0
 	VMOVUPS      Y0, 32(BX)
-	ADDQ         $0x00000a00, AX
+	ADDQ         $0x00000100, AX
 	ADDQ         $0x04, CX
 	ADDQ         $0x04, DX
 	ADDQ         $0x40, BX
@@ -21919,7 +27513,7 @@ top:
 	VMAXPS       X2, X3, X2
 	VBROADCASTSS X2, Y2
 	VMOVSS       X2, (CX)(R12*4)
-	ADDQ         $0x00000a00, R11
+	ADDQ         $0x00000100, R11
 	INCQ         R12
 	CMPQ         R12, R10
 	JLT          top
@@ -22197,11 +27791,11 @@ small:
 	VMOVD        X1, R12
 	IMULL        R9, R12
 	MOVL         R12, (R8)
-	ADDQ         $0x00000a00, AX
+	ADDQ         $0x00000100, AX
 	ADDQ         $0x04, CX
 	ADDQ         $0x04, DX
 	ADDQ         $0x40, BX
-	ADDQ         $0x00000500, SI
+	ADDQ         $0x00000080, SI
 	ADDQ         $0x04, DI
 	ADDQ         $0x04, R8
 	DECQ         R10
@@ -22252,7 +27846,7 @@ top:
 	VMAXPS       X2, X3, X2
 	VBROADCASTSS X2, Y2
 	VMOVSS       X2, (CX)(R13*4)
-	ADDQ         $0x00000a00, R12
+	ADDQ         $0x00000100, R12
 	INCQ         R13
 	CMPQ         R13, R11
 	JLT          top
@@ -22546,11 +28140,11 @@ small:
 	VMOVD        X1, R13
 	IMULL        R10, R13
 	MOVL         R13, (R8)
-	ADDQ         $0x00000a00, AX
+	ADDQ         $0x00000100, AX
 	ADDQ         $0x04, CX
 	ADDQ         $0x04, DX
 	ADDQ         $0x40, BX
-	ADDQ         $0x00000500, SI
+	ADDQ         $0x00000080, SI
 	ADDQ         $0x04, DI
 	ADDQ         $0x04, R8
 	DECQ         R11
@@ -22558,31 +28152,398 @@ small:
 	VZEROUPPER
 	RET
 
-// func foldWeightedPlainAVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+// func softmaxFoldHalfAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, heads int)
+// Requires: AVX, AVX2, F16C, SSE
+TEXT ·softmaxFoldHalfAVX2(SB), NOSPLIT, $0-96
+	MOVQ      z+0(FP), AX
+	MOVQ      m+8(FP), CX
+	MOVQ      r+16(FP), DX
+	MOVQ      l+24(FP), BX
+	MOVQ      coef+32(FP), SI
+	MOVQ      units+40(FP), DI
+	MOVQ      bias+48(FP), R8
+	MOVQ      scale+64(FP), R9
+	MOVQ      half+56(FP), R9
+	MOVQ      scale+64(FP), R10
+	VCVTPH2PS (R9), Y0
+	VMOVUPS   Y0, (R10)
+	VCVTPH2PS 16(R9), Y0
+	VMOVUPS   Y0, 32(R10)
+	VCVTPH2PS 32(R9), Y0
+	VMOVUPS   Y0, 64(R10)
+	VCVTPH2PS 48(R9), Y0
+	VMOVUPS   Y0, 96(R10)
+	VCVTPH2PS 64(R9), Y0
+	VMOVUPS   Y0, 128(R10)
+	VCVTPH2PS 80(R9), Y0
+	VMOVUPS   Y0, 160(R10)
+	VCVTPH2PS 96(R9), Y0
+	VMOVUPS   Y0, 192(R10)
+	VCVTPH2PS 112(R9), Y0
+	VMOVUPS   Y0, 224(R10)
+	MOVSS     limit+72(FP), X0
+	MOVQ      centre+80(FP), R9
+	MOVQ      heads+88(FP), R11
+	MOVQ      AX, R12
+	VMOVUPS   (CX), X1
+	XORQ      R13, R13
+
+top:
+	VBROADCASTSS (CX)(R13*4), Y2
+	VMAXPS       (R12), Y2, Y3
+	VMAXPS       64(R12), Y3, Y3
+	VMAXPS       128(R12), Y3, Y3
+	VMAXPS       192(R12), Y3, Y3
+	VMAXPS       32(R12), Y2, Y2
+	VMAXPS       96(R12), Y2, Y2
+	VMAXPS       160(R12), Y2, Y2
+	VMAXPS       224(R12), Y2, Y2
+	VMAXPS       Y3, Y2, Y3
+	VEXTRACTF128 $0x01, Y3, X2
+	VMAXPS       X3, X2, X2
+	VPERMILPS    $0x4e, X2, X3
+	VMAXPS       X2, X3, X2
+	VPERMILPS    $0xb1, X2, X3
+	VMAXPS       X2, X3, X2
+	VBROADCASTSS X2, Y2
+	VMOVSS       X2, (CX)(R13*4)
+	ADDQ         $0x00000100, R12
+	INCQ         R13
+	CMPQ         R13, R11
+	JLT          top
+	VMOVUPS      (CX), X2
+	VSUBPS       X2, X1, X2
+	VMAXPS       decodeWordc2c80000<>+0(SB), X2, X2
+	VADDPS       decodeWord4b400000<>+0(SB), X2, X1
+	VSUBPS       decodeWord4b400000<>+0(SB), X1, X3
+	VSUBPS       X3, X2, X2
+	VPSLLD       $0x17, X1, X1
+	VMULPS       decodeWord3aaf6433<>+0(SB), X2, X3
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3d6357f7<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3e75fd26<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3f317218<>+0(SB), X3, X3
+	VMULPS       X2, X3, X3
+	VADDPS       decodeWord3f800000<>+0(SB), X3, X3
+	VPADDD       X1, X3, X2
+	VMOVUPS      X2, (DX)
+	XORQ         R12, R12
+
+head:
+	VBROADCASTSS (CX), Y3
+	VBROADCASTSS (DX), Y4
+	VMOVUPS      (AX), Y1
+	VMOVUPS      32(AX), Y2
+	VSUBPS       Y3, Y1, Y1
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y1, Y1
+	VADDPS       decodeWord4b400000<>+0(SB), Y1, Y5
+	VSUBPS       decodeWord4b400000<>+0(SB), Y5, Y6
+	VSUBPS       Y6, Y1, Y1
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y1, Y6
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3f317218<>+0(SB), Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       decodeWord3f800000<>+0(SB), Y6, Y6
+	VPADDD       Y5, Y6, Y1
+	VMOVAPS      Y1, Y5
+	VSUBPS       Y3, Y2, Y2
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y2, Y2
+	VADDPS       decodeWord4b400000<>+0(SB), Y2, Y6
+	VSUBPS       decodeWord4b400000<>+0(SB), Y6, Y7
+	VSUBPS       Y7, Y2, Y2
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y2, Y7
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3f317218<>+0(SB), Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VADDPS       decodeWord3f800000<>+0(SB), Y7, Y7
+	VPADDD       Y6, Y7, Y2
+	VMOVAPS      Y2, Y6
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMULPS       (R10), Y1, Y1
+	VMOVAPS      Y1, Y1
+	VMULPS       32(R10), Y2, Y2
+	VMOVAPS      Y2, Y2
+	VMOVUPS      64(AX), Y7
+	VMOVUPS      96(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y8, Y8
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 64(AX)
+	VMOVUPS      Y8, 96(AX)
+	VMULPS       64(R10), Y7, Y7
+	VMAXPS       Y7, Y1, Y1
+	VMULPS       96(R10), Y8, Y8
+	VMAXPS       Y8, Y2, Y2
+	VMOVUPS      128(AX), Y7
+	VMOVUPS      160(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y8, Y8
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y8, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 128(AX)
+	VMOVUPS      Y8, 160(AX)
+	VMULPS       128(R10), Y7, Y7
+	VMAXPS       Y7, Y1, Y1
+	VMULPS       160(R10), Y8, Y8
+	VMAXPS       Y8, Y2, Y2
+	VMOVUPS      192(AX), Y7
+	VMOVUPS      224(AX), Y8
+	VSUBPS       Y3, Y7, Y7
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y7, Y7
+	VADDPS       decodeWord4b400000<>+0(SB), Y7, Y9
+	VSUBPS       decodeWord4b400000<>+0(SB), Y9, Y10
+	VSUBPS       Y10, Y7, Y7
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y7, Y10
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f317218<>+0(SB), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VADDPS       decodeWord3f800000<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y7
+	VADDPS       Y7, Y5, Y5
+	VSUBPS       Y3, Y8, Y8
+	VMAXPS       decodeWordc2c80000<>+0(SB), Y8, Y8
+	VADDPS       decodeWord4b400000<>+0(SB), Y8, Y3
+	VSUBPS       decodeWord4b400000<>+0(SB), Y3, Y9
+	VSUBPS       Y9, Y8, Y8
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       decodeWord3aaf6433<>+0(SB), Y8, Y9
+	VADDPS       decodeWord3c1e5fb0<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3d6357f7<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3e75fd26<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3f317218<>+0(SB), Y9, Y9
+	VMULPS       Y8, Y9, Y9
+	VADDPS       decodeWord3f800000<>+0(SB), Y9, Y9
+	VPADDD       Y3, Y9, Y8
+	VADDPS       Y8, Y6, Y6
+	VMOVUPS      Y7, 192(AX)
+	VMOVUPS      Y8, 224(AX)
+	VMULPS       192(R10), Y7, Y7
+	VMAXPS       Y7, Y1, Y1
+	VMULPS       224(R10), Y8, Y8
+	VMAXPS       Y8, Y2, Y2
+	VMULPS       (BX), Y4, Y3
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      Y3, (BX)
+	VMULPS       32(BX), Y4, Y3
+	VADDPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 32(BX)
+	VMAXPS       Y1, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X1
+	VMAXPS       X2, X1, X1
+	VPERMILPS    $0x4e, X1, X2
+	VMAXPS       X1, X2, X1
+	VPERMILPS    $0xb1, X1, X2
+	VMAXPS       X1, X2, X1
+	VBROADCASTSS X1, Y1
+	VXORPS       X2, X2, X2
+	VXORPS       X3, X3, X3
+	VUCOMISS     decodeWord0d800000<>+0(SB), X1
+	JB           small
+	VDIVSS       X1, X0, X2
+	VDIVSS       X0, X1, X3
+
+small:
+	VMOVSS       X3, (DI)
+	VBROADCASTSS X2, Y1
+	VMOVUPS      (AX), Y2
+	VMOVUPS      32(AX), Y3
+	VMULPS       (R10), Y2, Y2
+	VMULPS       32(R10), Y3, Y3
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y1, Y3, Y3
+	VCVTPS2DQ    Y2, Y2
+	VCVTPS2DQ    Y3, Y3
+	VPACKSSDW    Y3, Y2, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSHUFB      decodePairs<>+0(SB), Y4, Y4
+	VMOVDQU      Y4, (SI)(R12*2)
+	VMOVAPS      Y2, Y2
+	VMOVAPS      Y3, Y3
+	VMOVUPS      64(AX), Y4
+	VMOVUPS      96(AX), Y5
+	VMULPS       64(R10), Y4, Y4
+	VMULPS       96(R10), Y5, Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 32(SI)(R12*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      128(AX), Y4
+	VMOVUPS      160(AX), Y5
+	VMULPS       128(R10), Y4, Y4
+	VMULPS       160(R10), Y5, Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
+	VMOVDQU      Y6, 64(SI)(R12*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      192(AX), Y4
+	VMOVUPS      224(AX), Y5
+	VMULPS       192(R10), Y4, Y4
+	VMULPS       224(R10), Y5, Y5
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y1, Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPACKSSDW    Y5, Y4, Y1
+	VPERMQ       $0xd8, Y1, Y1
+	VPSHUFB      decodePairs<>+0(SB), Y1, Y1
+	VMOVDQU      Y1, 96(SI)(R12*2)
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y5, Y3, Y3
+	VPADDD       Y2, Y3, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VPADDD       X2, X1, X1
+	VPSHUFD      $0x4e, X1, X2
+	VPADDD       X1, X2, X1
+	VPSHUFD      $0xb1, X1, X2
+	VPADDD       X1, X2, X1
+	VMOVD        X1, R13
+	IMULL        R9, R13
+	MOVL         R13, (R8)
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x04, CX
+	ADDQ         $0x04, DX
+	ADDQ         $0x40, BX
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	DECQ         R11
+	JNZ          head
+	VZEROUPPER
+	RET
+
+// func foldWeightedPlainAVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, AVX512F, SSE
-TEXT ·foldWeightedPlainAVX512(SB), NOSPLIT, $0-64
+TEXT ·foldWeightedPlainAVX512(SB), NOSPLIT, $0-80
 	MOVQ  coef+0(FP), AX
-	MOVQ  units+8(FP), CX
-	MOVQ  bias+16(FP), DX
-	MOVQ  x+24(FP), BX
-	MOVSS limit+32(FP), X0
-	MOVQ  weight+40(FP), SI
-	MOVQ  heads+48(FP), DI
-	MOVQ  n+56(FP), R8
+	MOVQ  plane+8(FP), CX
+	MOVQ  AX, DX
+	ADDQ  CX, DX
+	ADDQ  CX, CX
+	MOVQ  units+16(FP), BX
+	MOVQ  bias+24(FP), SI
+	MOVQ  x+32(FP), DI
+	MOVQ  row+40(FP), R8
+	SHLQ  $0x02, R8
+	MOVSS limit+48(FP), X0
+	MOVQ  weight+56(FP), R9
+	MOVQ  heads+64(FP), R10
+	MOVQ  n+72(FP), R11
 
 head:
 	VPXORD Z1, Z1, Z1
-	XORQ   R9, R9
+	XORQ   R12, R12
 
 amax:
-	VMOVUPS       (BX)(R9*4), Z2
+	VMOVUPS       (DI)(R12*4), Z2
 	VPANDD        decodeWord7fffffff<>+0(SB), Z2, Z2
 	VMAXPS        Z2, Z1, Z1
-	VMOVUPS       64(BX)(R9*4), Z2
+	VMOVUPS       64(DI)(R12*4), Z2
 	VPANDD        decodeWord7fffffff<>+0(SB), Z2, Z2
 	VMAXPS        Z2, Z1, Z1
-	ADDQ          $0x20, R9
-	CMPQ          R9, R8
+	ADDQ          $0x20, R12
+	CMPQ          R12, R11
 	JLT           amax
 	VEXTRACTF64X4 $0x01, Z1, Y3
 	VMAXPS        Y1, Y3, Y3
@@ -22601,28 +28562,28 @@ amax:
 	VDIVSS        X0, X2, X4
 
 small:
-	VMOVSS       X4, (CX)
+	VMOVSS       X4, (BX)
 	VBROADCASTSS X3, Z2
-	XORQ         R9, R9
-	MOVQ         DX, R10
+	XORQ         R12, R12
+	MOVQ         SI, R13
 
 planes:
-	VMOVUPS       (BX)(R9*4), Z3
+	VMOVUPS       (DI)(R12*4), Z3
 	VMULPS        Z2, Z3, Z3
 	VCVTPS2DQ     Z3, Z3
 	VPADDD        decodeWord00000080<>+0(SB), Z3, Z4
 	VPSRAD        $0x08, Z4, Z4
-	VPMOVDB       Z3, (AX)(R9*1)
-	VPMOVDB       Z4, 640(AX)(R9*1)
-	VPMULLD       (SI)(R9*4), Z3, Z3
-	VMOVUPS       64(BX)(R9*4), Z4
+	VPMOVDB       Z3, (AX)(R12*1)
+	VPMOVDB       Z4, (DX)(R12*1)
+	VPMULLD       (R9)(R12*4), Z3, Z3
+	VMOVUPS       64(DI)(R12*4), Z4
 	VMULPS        Z2, Z4, Z4
 	VCVTPS2DQ     Z4, Z4
 	VPADDD        decodeWord00000080<>+0(SB), Z4, Z5
 	VPSRAD        $0x08, Z5, Z5
-	VPMOVDB       Z4, 16(AX)(R9*1)
-	VPMOVDB       Z5, 656(AX)(R9*1)
-	VPMULLD       64(SI)(R9*4), Z4, Z4
+	VPMOVDB       Z4, 16(AX)(R12*1)
+	VPMOVDB       Z5, 16(DX)(R12*1)
+	VPMULLD       64(R9)(R12*4), Z4, Z4
 	VPADDD        Z4, Z3, Z3
 	VEXTRACTI64X4 $0x01, Z3, Y4
 	VPADDD        Y3, Y4, Y4
@@ -22632,16 +28593,17 @@ planes:
 	VPADDD        X3, X4, X3
 	VPSHUFD       $0xb1, X3, X4
 	VPADDD        X3, X4, X3
-	VMOVD         X3, (R10)
-	ADDQ          $0x04, R10
-	ADDQ          $0x20, R9
-	CMPQ          R9, R8
+	VMOVD         X3, (R13)
+	ADDQ          $0x04, R13
+	ADDQ          $0x20, R12
+	CMPQ          R12, R11
 	JLT           planes
-	ADDQ          $0x00000a00, BX
-	ADDQ          $0x00000500, AX
-	ADDQ          $0x50, DX
-	ADDQ          $0x04, CX
-	DECQ          DI
+	ADDQ          R8, DI
+	ADDQ          CX, AX
+	ADDQ          CX, DX
+	ADDQ          $0x50, SI
+	ADDQ          $0x04, BX
+	DECQ          R10
 	JNZ           head
 	VZEROUPPER
 	RET
@@ -22664,34 +28626,40 @@ DATA decodeWord00000080<>+56(SB)/4, $0x00000080
 DATA decodeWord00000080<>+60(SB)/4, $0x00000080
 GLOBL decodeWord00000080<>(SB), RODATA|NOPTR, $64
 
-// func foldWeightedScaledAVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+// func foldWeightedScaledAVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, AVX512F, SSE
-TEXT ·foldWeightedScaledAVX512(SB), NOSPLIT, $0-72
+TEXT ·foldWeightedScaledAVX512(SB), NOSPLIT, $0-88
 	MOVQ  coef+0(FP), AX
-	MOVQ  units+8(FP), CX
-	MOVQ  bias+16(FP), DX
-	MOVQ  x+24(FP), BX
-	MOVQ  scale+32(FP), SI
-	MOVSS limit+40(FP), X0
-	MOVQ  weight+48(FP), DI
-	MOVQ  heads+56(FP), R8
-	MOVQ  n+64(FP), R9
+	MOVQ  plane+8(FP), CX
+	MOVQ  AX, DX
+	ADDQ  CX, DX
+	ADDQ  CX, CX
+	MOVQ  units+16(FP), BX
+	MOVQ  bias+24(FP), SI
+	MOVQ  x+32(FP), DI
+	MOVQ  scale+40(FP), R8
+	MOVQ  row+48(FP), R9
+	SHLQ  $0x02, R9
+	MOVSS limit+56(FP), X0
+	MOVQ  weight+64(FP), R10
+	MOVQ  heads+72(FP), R11
+	MOVQ  n+80(FP), R12
 
 head:
 	VPXORD Z1, Z1, Z1
-	XORQ   R10, R10
+	XORQ   R13, R13
 
 amax:
-	VMOVUPS       (BX)(R10*4), Z2
-	VMULPS        (SI)(R10*4), Z2, Z2
+	VMOVUPS       (DI)(R13*4), Z2
+	VMULPS        (R8)(R13*4), Z2, Z2
 	VPANDD        decodeWord7fffffff<>+0(SB), Z2, Z2
 	VMAXPS        Z2, Z1, Z1
-	VMOVUPS       64(BX)(R10*4), Z2
-	VMULPS        64(SI)(R10*4), Z2, Z2
+	VMOVUPS       64(DI)(R13*4), Z2
+	VMULPS        64(R8)(R13*4), Z2, Z2
 	VPANDD        decodeWord7fffffff<>+0(SB), Z2, Z2
 	VMAXPS        Z2, Z1, Z1
-	ADDQ          $0x20, R10
-	CMPQ          R10, R9
+	ADDQ          $0x20, R13
+	CMPQ          R13, R12
 	JLT           amax
 	VEXTRACTF64X4 $0x01, Z1, Y3
 	VMAXPS        Y1, Y3, Y3
@@ -22710,30 +28678,30 @@ amax:
 	VDIVSS        X0, X2, X4
 
 small:
-	VMOVSS       X4, (CX)
+	VMOVSS       X4, (BX)
 	VBROADCASTSS X3, Z2
-	XORQ         R10, R10
-	MOVQ         DX, R11
+	XORQ         R13, R13
+	MOVQ         SI, R14
 
 planes:
-	VMOVUPS       (BX)(R10*4), Z3
-	VMULPS        (SI)(R10*4), Z3, Z3
+	VMOVUPS       (DI)(R13*4), Z3
+	VMULPS        (R8)(R13*4), Z3, Z3
 	VMULPS        Z2, Z3, Z3
 	VCVTPS2DQ     Z3, Z3
 	VPADDD        decodeWord00000080<>+0(SB), Z3, Z4
 	VPSRAD        $0x08, Z4, Z4
-	VPMOVDB       Z3, (AX)(R10*1)
-	VPMOVDB       Z4, 640(AX)(R10*1)
-	VPMULLD       (DI)(R10*4), Z3, Z3
-	VMOVUPS       64(BX)(R10*4), Z4
-	VMULPS        64(SI)(R10*4), Z4, Z4
+	VPMOVDB       Z3, (AX)(R13*1)
+	VPMOVDB       Z4, (DX)(R13*1)
+	VPMULLD       (R10)(R13*4), Z3, Z3
+	VMOVUPS       64(DI)(R13*4), Z4
+	VMULPS        64(R8)(R13*4), Z4, Z4
 	VMULPS        Z2, Z4, Z4
 	VCVTPS2DQ     Z4, Z4
 	VPADDD        decodeWord00000080<>+0(SB), Z4, Z5
 	VPSRAD        $0x08, Z5, Z5
-	VPMOVDB       Z4, 16(AX)(R10*1)
-	VPMOVDB       Z5, 656(AX)(R10*1)
-	VPMULLD       64(DI)(R10*4), Z4, Z4
+	VPMOVDB       Z4, 16(AX)(R13*1)
+	VPMOVDB       Z5, 16(DX)(R13*1)
+	VPMULLD       64(R10)(R13*4), Z4, Z4
 	VPADDD        Z4, Z3, Z3
 	VEXTRACTI64X4 $0x01, Z3, Y4
 	VPADDD        Y3, Y4, Y4
@@ -22743,16 +28711,17 @@ planes:
 	VPADDD        X3, X4, X3
 	VPSHUFD       $0xb1, X3, X4
 	VPADDD        X3, X4, X3
-	VMOVD         X3, (R11)
-	ADDQ          $0x04, R11
-	ADDQ          $0x20, R10
-	CMPQ          R10, R9
+	VMOVD         X3, (R14)
+	ADDQ          $0x04, R14
+	ADDQ          $0x20, R13
+	CMPQ          R13, R12
 	JLT           planes
-	ADDQ          $0x00000a00, BX
-	ADDQ          $0x00000500, AX
-	ADDQ          $0x50, DX
-	ADDQ          $0x04, CX
-	DECQ          R8
+	ADDQ          R9, DI
+	ADDQ          CX, AX
+	ADDQ          CX, DX
+	ADDQ          $0x50, SI
+	ADDQ          $0x04, BX
+	DECQ          R11
 	JNZ           head
 	VZEROUPPER
 	RET
@@ -22836,7 +28805,7 @@ done1:
 	VMOVUPS Z1, 128(AX)
 	VMOVUPS Z2, 192(AX)
 	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000a00, AX
+	ADDQ    $0x00000100, AX
 	INCQ    R9
 	CMPQ    R9, SI
 	JLT     head
@@ -22956,7 +28925,7 @@ done1:
 	VMOVUPS Z1, 128(AX)
 	VMOVUPS Z2, 192(AX)
 	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000a00, AX
+	ADDQ    $0x00000100, AX
 	INCQ    R11
 	CMPQ    R11, R8
 	JLT     head
@@ -22989,11 +28958,11 @@ head:
 	VADDPS       Z0, Z2, Z2
 	VMOVUPS      Z2, (R10)
 	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000a00, R10
+	ADDQ         $0x00000080, R10
 	INCQ         R9
 	CMPQ         R9, DI
 	JLT          head
-	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000040, SI
 	DECQ         R8
 	JNZ          block
@@ -23031,11 +29000,11 @@ head:
 	VADDPS       Z0, Z3, Z3
 	VMOVUPS      Z3, (R12)
 	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000a00, R12
+	ADDQ         $0x00000080, R12
 	INCQ         R11
 	CMPQ         R11, R9
 	JLT          head
-	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, R8
 	DECQ         R10
@@ -23076,11 +29045,11 @@ head:
 	VADDPS       Z0, Z2, Z2
 	VMOVUPS      Z2, 64(R10)
 	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R10
+	ADDQ         $0x00000080, R10
 	INCQ         R9
 	CMPQ         R9, DI
 	JLT          head
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000080, SI
 	DECQ         R8
 	JNZ          block
@@ -23127,11 +29096,11 @@ head:
 	VADDPS       Z0, Z3, Z3
 	VMOVUPS      Z3, 64(R12)
 	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R12
+	ADDQ         $0x00000080, R12
 	INCQ         R11
 	CMPQ         R11, R9
 	JLT          head
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000080, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R10
@@ -23139,39 +29108,41 @@ head:
 	VZEROUPPER
 	RET
 
-// func laneDotAVX512(e *float32, x *float32, weight *float32, r *float32, heads int, n int)
+// func laneDotAVX512(e *float32, x *float32, row int, weight *float32, r *float32, heads int, n int)
 // Requires: AVX, AVX512F
-TEXT ·laneDotAVX512(SB), NOSPLIT, $0-48
+TEXT ·laneDotAVX512(SB), NOSPLIT, $0-56
 	MOVQ e+0(FP), AX
 	MOVQ x+8(FP), CX
-	MOVQ weight+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ n+40(FP), DI
+	MOVQ row+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ weight+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ heads+40(FP), DI
+	MOVQ n+48(FP), R8
 
 head:
 	VMOVUPS (CX), Z0
-	VMULPS  (DX), Z0, Z0
-	MOVQ    $0x00000010, R8
+	VMULPS  (BX), Z0, Z0
+	MOVQ    $0x00000010, R9
 
 next:
-	CMPQ    R8, DI
+	CMPQ    R9, R8
 	JGE     last
-	VMOVUPS (CX)(R8*4), Z1
-	VMULPS  (DX)(R8*4), Z1, Z1
+	VMOVUPS (CX)(R9*4), Z1
+	VMULPS  (BX)(R9*4), Z1, Z1
 	VADDPS  Z1, Z0, Z0
-	ADDQ    $0x10, R8
+	ADDQ    $0x10, R9
 	JMP     next
 
 last:
-	VBROADCASTSS (BX), Z1
+	VBROADCASTSS (SI), Z1
 	VMULPS       (AX), Z1, Z1
 	VADDPS       Z0, Z1, Z1
 	VMOVUPS      Z1, (AX)
-	ADDQ         $0x00000a00, CX
+	ADDQ         DX, CX
 	ADDQ         $0x40, AX
-	ADDQ         $0x04, BX
-	DECQ         SI
+	ADDQ         $0x04, SI
+	DECQ         DI
 	JNZ          head
 	VZEROUPPER
 	RET
@@ -23341,38 +29312,44 @@ next:
 	VZEROUPPER
 	RET
 
-// func foldWeightedPlainAVX2(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+// func foldWeightedPlainAVX2(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, SSE
-TEXT ·foldWeightedPlainAVX2(SB), NOSPLIT, $0-64
+TEXT ·foldWeightedPlainAVX2(SB), NOSPLIT, $0-80
 	MOVQ  coef+0(FP), AX
-	MOVQ  units+8(FP), CX
-	MOVQ  bias+16(FP), DX
-	MOVQ  x+24(FP), BX
-	MOVSS limit+32(FP), X0
-	MOVQ  weight+40(FP), SI
-	MOVQ  heads+48(FP), DI
-	MOVQ  n+56(FP), R8
+	MOVQ  plane+8(FP), CX
+	MOVQ  AX, DX
+	ADDQ  CX, DX
+	ADDQ  CX, CX
+	MOVQ  units+16(FP), BX
+	MOVQ  bias+24(FP), SI
+	MOVQ  x+32(FP), DI
+	MOVQ  row+40(FP), R8
+	SHLQ  $0x02, R8
+	MOVSS limit+48(FP), X0
+	MOVQ  weight+56(FP), R9
+	MOVQ  heads+64(FP), R10
+	MOVQ  n+72(FP), R11
 
 head:
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
-	XORQ  R9, R9
+	XORQ  R12, R12
 
 amax:
-	VMOVUPS      (BX)(R9*4), Y3
-	VMOVUPS      32(BX)(R9*4), Y4
+	VMOVUPS      (DI)(R12*4), Y3
+	VMOVUPS      32(DI)(R12*4), Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
 	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
 	VMAXPS       Y4, Y2, Y2
-	VMOVUPS      64(BX)(R9*4), Y3
-	VMOVUPS      96(BX)(R9*4), Y4
+	VMOVUPS      64(DI)(R12*4), Y3
+	VMOVUPS      96(DI)(R12*4), Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
 	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
 	VMAXPS       Y4, Y2, Y2
-	ADDQ         $0x20, R9
-	CMPQ         R9, R8
+	ADDQ         $0x20, R12
+	CMPQ         R12, R11
 	JLT          amax
 	VMAXPS       Y1, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X1
@@ -23390,14 +29367,14 @@ amax:
 	VDIVSS       X0, X1, X3
 
 small:
-	VMOVSS       X3, (CX)
+	VMOVSS       X3, (BX)
 	VBROADCASTSS X2, Y1
-	XORQ         R9, R9
-	MOVQ         DX, R10
+	XORQ         R12, R12
+	MOVQ         SI, R13
 
 planes:
-	VMOVUPS      (BX)(R9*4), Y2
-	VMOVUPS      32(BX)(R9*4), Y3
+	VMOVUPS      (DI)(R12*4), Y2
+	VMOVUPS      32(DI)(R12*4), Y3
 	VMULPS       Y1, Y2, Y2
 	VMULPS       Y1, Y3, Y3
 	VCVTPS2DQ    Y2, Y2
@@ -23405,11 +29382,11 @@ planes:
 	VPACKSSDW    Y3, Y2, Y4
 	VPERMQ       $0xd8, Y4, Y4
 	VPSHUFB      decodePairs<>+0(SB), Y4, Y4
-	VMOVDQU      Y4, (AX)(R9*2)
-	VPMULLD      (SI)(R9*4), Y2, Y2
-	VPMULLD      32(SI)(R9*4), Y3, Y3
-	VMOVUPS      64(BX)(R9*4), Y4
-	VMOVUPS      96(BX)(R9*4), Y5
+	VMOVDQU      Y4, (AX)(R12*2)
+	VPMULLD      (R9)(R12*4), Y2, Y2
+	VPMULLD      32(R9)(R12*4), Y3, Y3
+	VMOVUPS      64(DI)(R12*4), Y4
+	VMOVUPS      96(DI)(R12*4), Y5
 	VMULPS       Y1, Y4, Y4
 	VMULPS       Y1, Y5, Y5
 	VCVTPS2DQ    Y4, Y4
@@ -23417,10 +29394,10 @@ planes:
 	VPACKSSDW    Y5, Y4, Y6
 	VPERMQ       $0xd8, Y6, Y6
 	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
-	VMOVDQU      Y6, 32(AX)(R9*2)
-	VPMULLD      64(SI)(R9*4), Y4, Y4
+	VMOVDQU      Y6, 32(AX)(R12*2)
+	VPMULLD      64(R9)(R12*4), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPMULLD      96(SI)(R9*4), Y5, Y5
+	VPMULLD      96(R9)(R12*4), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPADDD       Y2, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X2
@@ -23429,57 +29406,64 @@ planes:
 	VPADDD       X2, X3, X2
 	VPSHUFD      $0xb1, X2, X3
 	VPADDD       X2, X3, X2
-	VMOVD        X2, (R10)
-	ADDQ         $0x04, R10
-	ADDQ         $0x20, R9
-	CMPQ         R9, R8
+	VMOVD        X2, (R13)
+	ADDQ         $0x04, R13
+	ADDQ         $0x20, R12
+	CMPQ         R12, R11
 	JLT          planes
-	ADDQ         $0x00000a00, BX
-	ADDQ         $0x00000500, AX
-	ADDQ         $0x50, DX
-	ADDQ         $0x04, CX
-	DECQ         DI
+	ADDQ         R8, DI
+	ADDQ         CX, AX
+	ADDQ         CX, DX
+	ADDQ         $0x50, SI
+	ADDQ         $0x04, BX
+	DECQ         R10
 	JNZ          head
 	VZEROUPPER
 	RET
 
-// func foldWeightedScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+// func foldWeightedScaledAVX2(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, weight *int32, heads int, n int)
 // Requires: AVX, AVX2, SSE
-TEXT ·foldWeightedScaledAVX2(SB), NOSPLIT, $0-72
+TEXT ·foldWeightedScaledAVX2(SB), NOSPLIT, $0-88
 	MOVQ  coef+0(FP), AX
-	MOVQ  units+8(FP), CX
-	MOVQ  bias+16(FP), DX
-	MOVQ  x+24(FP), BX
-	MOVQ  scale+32(FP), SI
-	MOVSS limit+40(FP), X0
-	MOVQ  weight+48(FP), DI
-	MOVQ  heads+56(FP), R8
-	MOVQ  n+64(FP), R9
+	MOVQ  plane+8(FP), CX
+	MOVQ  AX, DX
+	ADDQ  CX, DX
+	ADDQ  CX, CX
+	MOVQ  units+16(FP), BX
+	MOVQ  bias+24(FP), SI
+	MOVQ  x+32(FP), DI
+	MOVQ  scale+40(FP), R8
+	MOVQ  row+48(FP), R9
+	SHLQ  $0x02, R9
+	MOVSS limit+56(FP), X0
+	MOVQ  weight+64(FP), R10
+	MOVQ  heads+72(FP), R11
+	MOVQ  n+80(FP), R12
 
 head:
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
-	XORQ  R10, R10
+	XORQ  R13, R13
 
 amax:
-	VMOVUPS      (BX)(R10*4), Y3
-	VMOVUPS      32(BX)(R10*4), Y4
-	VMULPS       (SI)(R10*4), Y3, Y3
-	VMULPS       32(SI)(R10*4), Y4, Y4
+	VMOVUPS      (DI)(R13*4), Y3
+	VMOVUPS      32(DI)(R13*4), Y4
+	VMULPS       (R8)(R13*4), Y3, Y3
+	VMULPS       32(R8)(R13*4), Y4, Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
 	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
 	VMAXPS       Y4, Y2, Y2
-	VMOVUPS      64(BX)(R10*4), Y3
-	VMOVUPS      96(BX)(R10*4), Y4
-	VMULPS       64(SI)(R10*4), Y3, Y3
-	VMULPS       96(SI)(R10*4), Y4, Y4
+	VMOVUPS      64(DI)(R13*4), Y3
+	VMOVUPS      96(DI)(R13*4), Y4
+	VMULPS       64(R8)(R13*4), Y3, Y3
+	VMULPS       96(R8)(R13*4), Y4, Y4
 	VPAND        decodeWord7fffffff<>+0(SB), Y3, Y3
 	VMAXPS       Y3, Y1, Y1
 	VPAND        decodeWord7fffffff<>+0(SB), Y4, Y4
 	VMAXPS       Y4, Y2, Y2
-	ADDQ         $0x20, R10
-	CMPQ         R10, R9
+	ADDQ         $0x20, R13
+	CMPQ         R13, R12
 	JLT          amax
 	VMAXPS       Y1, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X1
@@ -23497,16 +29481,16 @@ amax:
 	VDIVSS       X0, X1, X3
 
 small:
-	VMOVSS       X3, (CX)
+	VMOVSS       X3, (BX)
 	VBROADCASTSS X2, Y1
-	XORQ         R10, R10
-	MOVQ         DX, R11
+	XORQ         R13, R13
+	MOVQ         SI, R14
 
 planes:
-	VMOVUPS      (BX)(R10*4), Y2
-	VMOVUPS      32(BX)(R10*4), Y3
-	VMULPS       (SI)(R10*4), Y2, Y2
-	VMULPS       32(SI)(R10*4), Y3, Y3
+	VMOVUPS      (DI)(R13*4), Y2
+	VMOVUPS      32(DI)(R13*4), Y3
+	VMULPS       (R8)(R13*4), Y2, Y2
+	VMULPS       32(R8)(R13*4), Y3, Y3
 	VMULPS       Y1, Y2, Y2
 	VMULPS       Y1, Y3, Y3
 	VCVTPS2DQ    Y2, Y2
@@ -23514,13 +29498,13 @@ planes:
 	VPACKSSDW    Y3, Y2, Y4
 	VPERMQ       $0xd8, Y4, Y4
 	VPSHUFB      decodePairs<>+0(SB), Y4, Y4
-	VMOVDQU      Y4, (AX)(R10*2)
-	VPMULLD      (DI)(R10*4), Y2, Y2
-	VPMULLD      32(DI)(R10*4), Y3, Y3
-	VMOVUPS      64(BX)(R10*4), Y4
-	VMOVUPS      96(BX)(R10*4), Y5
-	VMULPS       64(SI)(R10*4), Y4, Y4
-	VMULPS       96(SI)(R10*4), Y5, Y5
+	VMOVDQU      Y4, (AX)(R13*2)
+	VPMULLD      (R10)(R13*4), Y2, Y2
+	VPMULLD      32(R10)(R13*4), Y3, Y3
+	VMOVUPS      64(DI)(R13*4), Y4
+	VMOVUPS      96(DI)(R13*4), Y5
+	VMULPS       64(R8)(R13*4), Y4, Y4
+	VMULPS       96(R8)(R13*4), Y5, Y5
 	VMULPS       Y1, Y4, Y4
 	VMULPS       Y1, Y5, Y5
 	VCVTPS2DQ    Y4, Y4
@@ -23528,10 +29512,10 @@ planes:
 	VPACKSSDW    Y5, Y4, Y6
 	VPERMQ       $0xd8, Y6, Y6
 	VPSHUFB      decodePairs<>+0(SB), Y6, Y6
-	VMOVDQU      Y6, 32(AX)(R10*2)
-	VPMULLD      64(DI)(R10*4), Y4, Y4
+	VMOVDQU      Y6, 32(AX)(R13*2)
+	VPMULLD      64(R10)(R13*4), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPMULLD      96(DI)(R10*4), Y5, Y5
+	VPMULLD      96(R10)(R13*4), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPADDD       Y2, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X2
@@ -23540,16 +29524,17 @@ planes:
 	VPADDD       X2, X3, X2
 	VPSHUFD      $0xb1, X2, X3
 	VPADDD       X2, X3, X2
-	VMOVD        X2, (R11)
-	ADDQ         $0x04, R11
-	ADDQ         $0x20, R10
-	CMPQ         R10, R9
+	VMOVD        X2, (R14)
+	ADDQ         $0x04, R14
+	ADDQ         $0x20, R13
+	CMPQ         R13, R12
 	JLT          planes
-	ADDQ         $0x00000a00, BX
-	ADDQ         $0x00000500, AX
-	ADDQ         $0x50, DX
-	ADDQ         $0x04, CX
-	DECQ         R8
+	ADDQ         R9, DI
+	ADDQ         CX, AX
+	ADDQ         CX, DX
+	ADDQ         $0x50, SI
+	ADDQ         $0x04, BX
+	DECQ         R11
 	JNZ          head
 	VZEROUPPER
 	RET
@@ -23665,7 +29650,7 @@ done1:
 	VMOVUPS Y3, 192(AX)
 	VMOVUPS Y4, 224(AX)
 	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000a00, AX
+	ADDQ    $0x00000100, AX
 	INCQ    R9
 	CMPQ    R9, SI
 	JLT     head
@@ -23833,7 +29818,7 @@ done1:
 	VMOVUPS Y3, 192(AX)
 	VMOVUPS Y4, 224(AX)
 	ADDQ    $0x00000080, CX
-	ADDQ    $0x00000a00, AX
+	ADDQ    $0x00000100, AX
 	INCQ    R11
 	CMPQ    R11, R8
 	JLT     head
@@ -23873,11 +29858,11 @@ head:
 	VADDPS       Y0, Y2, Y2
 	VMOVUPS      Y2, 32(R10)
 	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000a00, R10
+	ADDQ         $0x00000080, R10
 	INCQ         R9
 	CMPQ         R9, DI
 	JLT          head
-	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000040, SI
 	DECQ         R8
 	JNZ          block
@@ -23924,11 +29909,11 @@ head:
 	VADDPS       Y0, Y3, Y3
 	VMOVUPS      Y3, 32(R12)
 	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000a00, R12
+	ADDQ         $0x00000080, R12
 	INCQ         R11
 	CMPQ         R11, R9
 	JLT          head
-	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000040, SI
 	ADDQ         $0x00000040, R8
 	DECQ         R10
@@ -23983,11 +29968,11 @@ head:
 	VADDPS       Y0, Y2, Y2
 	VMOVUPS      Y2, 96(R10)
 	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R10
+	ADDQ         $0x00000080, R10
 	INCQ         R9
 	CMPQ         R9, DI
 	JLT          head
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000080, SI
 	DECQ         R8
 	JNZ          block
@@ -24052,11 +30037,11 @@ head:
 	VADDPS       Y0, Y3, Y3
 	VMOVUPS      Y3, 96(R12)
 	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000a00, R12
+	ADDQ         $0x00000080, R12
 	INCQ         R11
 	CMPQ         R11, R9
 	JLT          head
-	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000200, AX
 	ADDQ         $0x00000080, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R10
@@ -24064,47 +30049,49 @@ head:
 	VZEROUPPER
 	RET
 
-// func laneDotAVX2(e *float32, x *float32, weight *float32, r *float32, heads int, n int)
+// func laneDotAVX2(e *float32, x *float32, row int, weight *float32, r *float32, heads int, n int)
 // Requires: AVX
-TEXT ·laneDotAVX2(SB), NOSPLIT, $0-48
+TEXT ·laneDotAVX2(SB), NOSPLIT, $0-56
 	MOVQ e+0(FP), AX
 	MOVQ x+8(FP), CX
-	MOVQ weight+16(FP), DX
-	MOVQ r+24(FP), BX
-	MOVQ heads+32(FP), SI
-	MOVQ n+40(FP), DI
+	MOVQ row+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ weight+24(FP), BX
+	MOVQ r+32(FP), SI
+	MOVQ heads+40(FP), DI
+	MOVQ n+48(FP), R8
 
 head:
 	VMOVUPS (CX), Y0
 	VMOVUPS 32(CX), Y1
-	VMULPS  (DX), Y0, Y0
-	VMULPS  32(DX), Y1, Y1
-	MOVQ    $0x00000010, R8
+	VMULPS  (BX), Y0, Y0
+	VMULPS  32(BX), Y1, Y1
+	MOVQ    $0x00000010, R9
 
 next:
-	CMPQ    R8, DI
+	CMPQ    R9, R8
 	JGE     last
-	VMOVUPS (CX)(R8*4), Y2
-	VMULPS  (DX)(R8*4), Y2, Y2
+	VMOVUPS (CX)(R9*4), Y2
+	VMULPS  (BX)(R9*4), Y2, Y2
 	VADDPS  Y2, Y0, Y0
-	VMOVUPS 32(CX)(R8*4), Y2
-	VMULPS  32(DX)(R8*4), Y2, Y2
+	VMOVUPS 32(CX)(R9*4), Y2
+	VMULPS  32(BX)(R9*4), Y2, Y2
 	VADDPS  Y2, Y1, Y1
-	ADDQ    $0x10, R8
+	ADDQ    $0x10, R9
 	JMP     next
 
 last:
-	VBROADCASTSS (BX), Y2
+	VBROADCASTSS (SI), Y2
 	VMULPS       (AX), Y2, Y3
 	VADDPS       Y0, Y3, Y3
 	VMOVUPS      Y3, (AX)
 	VMULPS       32(AX), Y2, Y0
 	VADDPS       Y1, Y0, Y0
 	VMOVUPS      Y0, 32(AX)
-	ADDQ         $0x00000a00, CX
+	ADDQ         DX, CX
 	ADDQ         $0x40, AX
-	ADDQ         $0x04, BX
-	DECQ         SI
+	ADDQ         $0x04, SI
+	DECQ         DI
 	JNZ          head
 	VZEROUPPER
 	RET

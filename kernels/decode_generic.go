@@ -17,6 +17,7 @@ var genericDecode = decodeKernels{
 	scoreToken:       scoreTokenGeneric,
 	softmax:          softmaxGeneric,
 	softmaxFold:      softmaxFoldGeneric,
+	softmaxFoldHalf:  softmaxFoldHalfGeneric,
 	accumulateScaled: accumulateScaledGeneric,
 	laneDot:          laneDotGeneric,
 	merge:            mergeGeneric,
@@ -55,35 +56,40 @@ func dot4(codes []byte, m []int16, steps, stride int) int32 {
 
 func genericTiles(dot func(codes []byte, m []int16, steps, stride int) int32) intTiles {
 	// each calls use with every sum of a tile.
-	each := func(codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int, use func(b, h, lane int, sum int32)) {
+	each := func(codes, coef []byte, plane int, bias []int32, heads, lanes, blocks, steps, first int, use func(b, h, lane int, sum int32)) {
 		m := multiplicands(coef)
 		for b := range blocks {
 			for h := range heads {
 				for lane := range lanes {
-					use(b, h, lane, dot(codes[4*(b*steps*lanes+lane):], m[h*maxDim+first:], steps, 4*lanes)-bias[h])
+					use(b, h, lane, dot(codes[4*(b*steps*lanes+lane):], m[h*plane+first:], steps, 4*lanes)-bias[h])
 				}
 			}
 		}
 	}
 	return intTiles{
-		sums: func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int) {
-			each(codes, coef, bias, heads, lanes, blocks, steps, first, func(b, h, lane int, sum int32) {
+		sums: func(sums []int32, codes, coef []byte, plane int, bias []int32, heads, lanes, blocks, steps, first int) {
+			each(codes, coef, plane, bias, heads, lanes, blocks, steps, first, func(b, h, lane int, sum int32) {
 				sums[(b*heads+h)*lanes+lane] = sum
 			})
 		},
-		score: func(z []float32, codes, coef []byte, bias []int32, unit, add []float32, heads, blocks, steps, first int) {
-			each(codes, coef, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
-				z[h*maxDim+b*blockWide+lane] = float32(float32(sum)*unit[h]) + add[h]
+		score: func(z []float32, codes, coef []byte, plane int, bias []int32, unit, add []float32, heads, blocks, steps, first int) {
+			each(codes, coef, plane, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
+				z[h*pageTokens+b*blockWide+lane] = float32(float32(sum)*unit[h]) + add[h]
 			})
 		},
-		scoreScaled: func(z []float32, codes, coef []byte, bias []int32, unit, scale []float32, heads, blocks, steps, first int) {
-			each(codes, coef, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
-				z[h*maxDim+b*blockWide+lane] = float32(float32(sum)*unit[h]) * scale[b*blockWide+lane]
+		scoreScaled: func(z []float32, codes, coef []byte, plane int, bias []int32, unit, scale []float32, heads, blocks, steps, first int) {
+			each(codes, coef, plane, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
+				z[h*pageTokens+b*blockWide+lane] = float32(float32(sum)*unit[h]) * scale[b*blockWide+lane]
 			})
 		},
-		value: func(o []float32, codes, coef []byte, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int) {
-			each(codes, coef, bias, heads, lanes, blocks, steps, first, func(b, h, lane int, sum int32) {
-				at := &o[h*maxDim+b*lanes+lane]
+		scoreHalf: func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int) {
+			each(codes, coef, plane, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
+				z[h*pageTokens+b*blockWide+lane] = float32(float32(sum)*unit[h]) * GetF16(scale[2*(b*blockWide+lane):])
+			})
+		},
+		value: func(o []float32, codes, coef []byte, plane int, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int) {
+			each(codes, coef, plane, bias, heads, lanes, blocks, steps, first, func(b, h, lane int, sum int32) {
+				at := &o[b*valueBlock+h*valueRow+lane]
 				*at = float32(*at*r[h]) + float32(float32(sum)*unit[h])
 			})
 		},
@@ -99,21 +105,21 @@ func genericFloatTiles(size int, load func([]byte) float32) floatTiles {
 		return sum
 	}
 	return floatTiles{
-		score: func(z []float32, codes []byte, x []float32, heads, blocks, steps int) {
+		score: func(z []float32, codes []byte, x []float32, row, heads, blocks, steps int) {
 			for b := range blocks {
 				for h := range heads {
 					for lane := range blockWide {
-						z[h*maxDim+b*blockWide+lane] = dot(codes[size*(b*steps*blockWide+lane):], x[h*maxDim:], steps, size*blockWide)
+						z[h*pageTokens+b*blockWide+lane] = dot(codes[size*(b*steps*blockWide+lane):], x[h*row:], steps, size*blockWide)
 					}
 				}
 			}
 		},
-		value: func(o []float32, codes []byte, x, r []float32, heads, lanes, blocks, steps int) {
+		value: func(o []float32, codes []byte, x []float32, row int, r []float32, heads, lanes, blocks, steps int) {
 			for b := range blocks {
 				for h := range heads {
 					for lane := range lanes {
-						at := &o[h*maxDim+b*lanes+lane]
-						*at = float32(*at*r[h]) + dot(codes[size*(b*steps*lanes+lane):], x[h*maxDim:], steps, size*lanes)
+						at := &o[b*valueBlock+h*valueRow+lane]
+						*at = float32(*at*r[h]) + dot(codes[size*(b*steps*lanes+lane):], x[h*row:], steps, size*lanes)
 					}
 				}
 			}
@@ -124,12 +130,12 @@ func genericFloatTiles(size int, load func([]byte) float32) floatTiles {
 // smallestFold is the largest row, 2^−100, that folds to zeros: limit/amax stays finite above it.
 var smallestFold = float32(math.Ldexp(1, -100))
 
-func foldWeightedGeneric(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int) {
+func foldWeightedGeneric(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, scale []float32, weight []int32, limit float32, heads, n int) {
 	m := multiplicands(coef)
 	for h := range heads {
-		row, out := x[h*maxDim:][:n], m[h*maxDim:][:n]
+		in, out := x[h*row:][:n], m[h*plane:][:n]
 		var amax float32
-		for i, v := range row {
+		for i, v := range in {
 			if scale != nil {
 				v = float32(v * scale[i])
 			}
@@ -144,7 +150,7 @@ func foldWeightedGeneric(coef []byte, units []float32, bias []int32, x, scale []
 		for i := 0; i < n; i += blockWide {
 			var sum int32
 			for j := i; j < min(i+blockWide, n); j++ {
-				v := row[j]
+				v := in[j]
 				if scale != nil {
 					v = float32(v * scale[j])
 				}
@@ -159,7 +165,7 @@ func foldWeightedGeneric(coef []byte, units []float32, bias []int32, x, scale []
 
 func scoreTokenGeneric(z []float32, sums []int32, unit, scale, offset, q []float32, heads, groups int) {
 	for h := range heads {
-		row := z[h*maxDim:][:pageTokens]
+		row := z[h*pageTokens:][:pageTokens]
 		for t := range row {
 			var sum float32
 			for g := range groups {
@@ -209,7 +215,7 @@ func exp2(x float32) float32 {
 
 func softmaxGeneric(z, m, r, l []float32, heads int) {
 	for h := range heads {
-		row := z[h*maxDim:][:pageTokens]
+		row := z[h*pageTokens:][:pageTokens]
 		top := m[h]
 		for _, v := range row {
 			top = max(top, v)
@@ -228,13 +234,13 @@ func softmaxGeneric(z, m, r, l []float32, heads int) {
 	}
 }
 
-func foldGeneric(coef []byte, units []float32, bias []int32, x, scale []float32, limit float32, centre, heads, n int) {
+func foldGeneric(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, scale []float32, limit float32, centre, heads, n int) {
 	var weight [maxDim]int32
 	for i := range weight[:n] {
 		weight[i] = int32(centre)
 	}
 	var parts [headBlock * biasStride]int32
-	foldWeightedGeneric(coef, units, parts[:], x, scale, weight[:n], limit, heads, n)
+	foldWeightedGeneric(coef, plane, units, parts[:], x, row, scale, weight[:n], limit, heads, n)
 	for h := range heads {
 		bias[h] = sumBias(parts[h*biasStride:], n)
 	}
@@ -242,13 +248,20 @@ func foldGeneric(coef []byte, units []float32, bias []int32, x, scale []float32,
 
 func softmaxFoldGeneric(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int) {
 	softmaxGeneric(z, m, r, l, heads)
-	foldGeneric(coef, units, bias, z, scale, planeLimit, centre, heads, pageTokens)
+	foldGeneric(coef, valuePlane, units, bias, z, pageTokens, scale, planeLimit, centre, heads, pageTokens)
+}
+
+func softmaxFoldHalfGeneric(z, m, r, l []float32, coef []byte, units []float32, bias []int32, half []byte, scale []float32, centre, heads int) {
+	for t := range scale[:pageTokens] {
+		scale[t] = GetF16(half[2*t:])
+	}
+	softmaxFoldGeneric(z, m, r, l, coef, units, bias, scale, centre, heads)
 }
 
 func accumulateScaledGeneric(o []float32, sums []int32, r, unit, scale, add, offset []float32, heads, lanes, blocks int) {
 	for b := range blocks {
 		for h := range heads {
-			row := o[h*maxDim+b*lanes:][:lanes]
+			row := o[b*valueBlock+h*valueRow:][:lanes]
 			for lane := range row {
 				v := float32(float32(sums[(b*heads+h)*lanes+lane]) * unit[h])
 				v = float32(row[lane]*r[h]) + float32(v*scale[b*lanes+lane])
@@ -261,12 +274,12 @@ func accumulateScaledGeneric(o []float32, sums []int32, r, unit, scale, add, off
 	}
 }
 
-func laneDotGeneric(e, x, w, r []float32, heads, n int) {
+func laneDotGeneric(e, x []float32, row int, w, r []float32, heads, n int) {
 	for h := range heads {
 		for lane := range laneWidth {
-			sum := float32(x[h*maxDim+lane] * w[lane])
+			sum := float32(x[h*row+lane] * w[lane])
 			for i := laneWidth + lane; i < n; i += laneWidth {
-				sum += float32(x[h*maxDim+i] * w[i])
+				sum += float32(x[h*row+i] * w[i])
 			}
 			e[h*laneWidth+lane] = float32(e[h*laneWidth+lane]*r[h]) + sum
 		}

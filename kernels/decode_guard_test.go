@@ -49,7 +49,8 @@ func TestDecodeKernels(t *testing.T) {
 						for _, bits := range []int{8, 4} {
 							step := map[int]int{8: 4, 4: 8}[bits]
 							n := roundUp(step*steps+step, blockWide)
-							x := floats(rows(heads, n))
+							row, plane := n+3, n+64
+							x := floats(rowsLen(heads, row, n))
 							for i := range x {
 								x[i] = []float32{1, -1, float32(r.NormFloat64())}[r.IntN(3)]
 							}
@@ -59,28 +60,29 @@ func TestDecodeKernels(t *testing.T) {
 							}
 							scale := random(floats(n))
 							for _, s := range [][]float32{nil, scale} {
-								coef, want := bytes(heads*coefBytes), make([]byte, heads*coefBytes)
+								coef, want := bytes(2*heads*plane), make([]byte, 2*heads*plane)
 								units, wantUnits := floats(heads), make([]float32, heads)
 								bias, wantBias := ints((heads-1)*biasStride+n/blockWide), make([]int32, heads*biasStride)
-								k.foldWeighted(coef, units, bias, x, s, weight, planeLimit, heads, n)
-								g.foldWeighted(want, wantUnits, wantBias, x, s, weight, planeLimit, heads, n)
+								k.foldWeighted(coef, plane, units, bias, x, row, s, weight, planeLimit, heads, n)
+								g.foldWeighted(want, plane, wantUnits, wantBias, x, row, s, weight, planeLimit, heads, n)
 								if !slices.Equal(units, wantUnits) || !slices.Equal(bias, wantBias[:len(bias)]) {
 									t.Fatalf("fold: %v %v, want %v %v", units, bias, wantUnits, wantBias)
 								}
-								testTiles(t, k, bits, codes, coef, want, heads, lanes, blocks, steps, step, floats, ints, random)
+								testTiles(t, k, bits, codes, coef, want, plane, heads, lanes, blocks, steps, step, floats, ints, random)
 								units, bias = floats(headBlock), ints(heads)
 								clear(coef)
-								k.fold(coef, units, bias, x, s, planeLimit, 8, heads, n)
+								k.fold(coef, plane, units, bias, x, row, s, planeLimit, 8, heads, n)
 								wantUnits = append(wantUnits, 0, 0, 0)
-								g.fold(want, wantUnits, wantBias, x, s, planeLimit, 8, heads, n)
+								g.fold(want, plane, wantUnits, wantBias, x, row, s, planeLimit, 8, heads, n)
 								if !slices.Equal(units[:heads], wantUnits[:heads]) || !slices.Equal(bias, wantBias[:heads]) {
 									t.Fatalf("fold: %v %v, want %v %v", units, bias, wantUnits, wantBias)
 								}
-								testTiles(t, k, bits, codes, coef, want, heads, lanes, blocks, steps, step, floats, ints, random)
+								testTiles(t, k, bits, codes, coef, want, plane, heads, lanes, blocks, steps, step, floats, ints, random)
 							}
 						}
-						x := random(floats(rows(heads, steps)))
-						testFloatTiles(t, k, heads, lanes, blocks, steps, x, floats, bytes, random)
+						row := steps + 5
+						x := random(floats(rowsLen(heads, row, steps)))
+						testFloatTiles(t, k, heads, lanes, blocks, steps, x, row, floats, bytes, random)
 						testAccumulate(t, k, heads, lanes, blocks, floats, ints, random)
 					}
 				}
@@ -90,7 +92,14 @@ func TestDecodeKernels(t *testing.T) {
 	}
 }
 
-func testTiles(t *testing.T, k *decodeKernels, bits int, codes, coef, wantCoef []byte, heads, lanes, blocks, steps, step int, floats func(int) []float32, ints func(int) []int32, random func([]float32) []float32) {
+func rowsLen(heads, row, n int) int { return (heads-1)*row + n }
+
+// outLen has room for the outputs, and for the scores of up to two blocks.
+func outLen(heads, lanes, blocks int) int {
+	return max((blocks-1)*valueBlock+(heads-1)*valueRow+lanes, (heads-1)*pageTokens+lanes*min(blocks, 2))
+}
+
+func testTiles(t *testing.T, k *decodeKernels, bits int, codes, coef, wantCoef []byte, plane, heads, lanes, blocks, steps, step int, floats func(int) []float32, ints func(int) []int32, random func([]float32) []float32) {
 	t.Helper()
 	got, want := &k.int8, &genericDecode.int8
 	if bits == 4 {
@@ -98,37 +107,44 @@ func testTiles(t *testing.T, k *decodeKernels, bits int, codes, coef, wantCoef [
 	}
 	n := lanes * blocks
 	sums, wantSums := ints(heads*n), make([]int32, heads*n)
-	out, wantOut := random(floats(rows(heads, n))), make([]float32, rows(heads, n))
+	out, wantOut := random(floats(outLen(heads, lanes, blocks))), make([]float32, outLen(heads, lanes, blocks))
 	copy(wantOut, out)
 	bias, r, unit, scale := ints(heads), random(floats(heads)), random(floats(heads)), random(floats(n))
 	for i := range bias {
 		bias[i] = int32(uint32(i+1) * 2654435761)
 	}
 	for _, first := range []int{0, step} {
-		got.sums(sums, codes, coef, bias, heads, lanes, blocks, steps, first)
-		want.sums(wantSums, codes, wantCoef, bias, heads, lanes, blocks, steps, first)
-		got.value(out, codes, coef, bias, r, unit, heads, lanes, blocks, steps, first)
-		want.value(wantOut, codes, wantCoef, bias, r, unit, heads, lanes, blocks, steps, first)
+		got.sums(sums, codes, coef, plane, bias, heads, lanes, blocks, steps, first)
+		want.sums(wantSums, codes, wantCoef, plane, bias, heads, lanes, blocks, steps, first)
+		got.value(out, codes, coef, plane, bias, r, unit, heads, lanes, blocks, steps, first)
+		want.value(wantOut, codes, wantCoef, plane, bias, r, unit, heads, lanes, blocks, steps, first)
 		if !slices.Equal(sums, wantSums) || !slices.Equal(out, wantOut) {
 			t.Fatalf("int%d: %d heads, %d lanes, %d blocks, %d steps from %d differ", bits, heads, lanes, blocks, steps, first)
 		}
-		if lanes < blockWide {
+		if lanes < blockWide || blocks > 2 {
 			continue
 		}
-		got.score(out, codes, coef, bias, unit, r, heads, blocks, steps, first)
-		want.score(wantOut, codes, wantCoef, bias, unit, r, heads, blocks, steps, first)
+		got.score(out, codes, coef, plane, bias, unit, r, heads, blocks, steps, first)
+		want.score(wantOut, codes, wantCoef, plane, bias, unit, r, heads, blocks, steps, first)
 		if !slices.Equal(out, wantOut) {
 			t.Fatalf("int%d score: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
 		}
-		got.scoreScaled(out, codes, coef, bias, unit, scale, heads, blocks, steps, first)
-		want.scoreScaled(wantOut, codes, wantCoef, bias, unit, scale, heads, blocks, steps, first)
+		half := make([]byte, 2*n)
+		ToF16(half, scale)
+		got.scoreHalf(out, codes, coef, plane, bias, unit, half, heads, blocks, steps, first)
+		want.scoreHalf(wantOut, codes, wantCoef, plane, bias, unit, half, heads, blocks, steps, first)
+		if !slices.Equal(out, wantOut) {
+			t.Fatalf("int%d scoreHalf: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
+		}
+		got.scoreScaled(out, codes, coef, plane, bias, unit, scale, heads, blocks, steps, first)
+		want.scoreScaled(wantOut, codes, wantCoef, plane, bias, unit, scale, heads, blocks, steps, first)
 		if !slices.Equal(out, wantOut) {
 			t.Fatalf("int%d scoreScaled: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
 		}
 	}
 }
 
-func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps int, x []float32, floats func(int) []float32, bytes func(int) []byte, random func([]float32) []float32) {
+func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps int, x []float32, row int, floats func(int) []float32, bytes func(int) []byte, random func([]float32) []float32) {
 	t.Helper()
 	g := &genericDecode
 	n := lanes * blocks
@@ -140,13 +156,13 @@ func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps 
 		half[2*i], half[2*i+1] = byte(h), byte(h>>8)
 	}
 	r := random(floats(heads))
-	out := random(floats(rows(heads, n)))
+	out := random(floats(outLen(heads, lanes, blocks)))
 	want := slices.Clone(out)
-	k.f32.value(out, raw, x, r, heads, lanes, blocks, steps)
-	g.f32.value(want, raw, x, r, heads, lanes, blocks, steps)
-	if lanes == blockWide {
-		k.f32.score(out, raw, x, heads, blocks, steps)
-		g.f32.score(want, raw, x, heads, blocks, steps)
+	k.f32.value(out, raw, x, row, r, heads, lanes, blocks, steps)
+	g.f32.value(want, raw, x, row, r, heads, lanes, blocks, steps)
+	if lanes == blockWide && blocks <= 2 {
+		k.f32.score(out, raw, x, row, heads, blocks, steps)
+		g.f32.score(want, raw, x, row, heads, blocks, steps)
 	}
 	if !slices.Equal(out, want) {
 		t.Fatalf("f32: %d heads, %d lanes, %d blocks, %d steps differ", heads, lanes, blocks, steps)
@@ -165,12 +181,12 @@ func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps 
 		}
 		copy(out, want)
 	}
-	k.f16.value(out, half, x, r, heads, lanes, blocks, steps)
-	g.f16.value(want, half, x, r, heads, lanes, blocks, steps)
+	k.f16.value(out, half, x, row, r, heads, lanes, blocks, steps)
+	g.f16.value(want, half, x, row, r, heads, lanes, blocks, steps)
 	near()
-	if lanes == blockWide {
-		k.f16.score(out, half, x, heads, blocks, steps)
-		g.f16.score(want, half, x, heads, blocks, steps)
+	if lanes == blockWide && blocks <= 2 {
+		k.f16.score(out, half, x, row, heads, blocks, steps)
+		g.f16.score(want, half, x, row, heads, blocks, steps)
 		near()
 	}
 }
@@ -183,7 +199,7 @@ func testAccumulate(t *testing.T, k *decodeKernels, heads, lanes, blocks int, fl
 	for i := range sums {
 		sums[i] = int32(uint32(i)*2654435761) >> (i % 20)
 	}
-	o := random(floats(rows(heads, n)))
+	o := random(floats(outLen(heads, lanes, blocks)))
 	want := slices.Clone(o)
 	r, unit, add := random(floats(heads)), random(floats(heads)), random(floats(heads))
 	scale, offset := random(floats(n)), random(floats(n))
@@ -191,14 +207,15 @@ func testAccumulate(t *testing.T, k *decodeKernels, heads, lanes, blocks int, fl
 	g.accumulateScaled(want, sums, r, unit, scale, nil, nil, heads, lanes, blocks)
 	k.accumulateScaled(o, sums, r, unit, scale, add, offset, heads, lanes, blocks)
 	g.accumulateScaled(want, sums, r, unit, scale, add, offset, heads, lanes, blocks)
-	f := random(floats(rows(heads, n)))
+	row := n + 7
+	f := random(floats(rowsLen(heads, row, n)))
 	if !slices.Equal(o, want) {
 		t.Fatalf("accumulate: %d heads, %d lanes, %d blocks differ", heads, lanes, blocks)
 	}
 	e := random(floats(heads * laneWidth))
 	wantE := slices.Clone(e)
-	k.laneDot(e, f, scale, r, heads, n)
-	g.laneDot(wantE, f, scale, r, heads, n)
+	k.laneDot(e, f, row, scale, r, heads, n)
+	g.laneDot(wantE, f, row, scale, r, heads, n)
 	if !slices.Equal(e, wantE) {
 		t.Fatalf("laneDot: %d heads, %d differ", heads, n)
 	}
@@ -218,7 +235,7 @@ func testAccumulate(t *testing.T, k *decodeKernels, heads, lanes, blocks int, fl
 func testScores(t *testing.T, k *decodeKernels, heads int, floats func(int) []float32, ints func(int) []int32, bytes func(int) []byte, random func([]float32) []float32) {
 	t.Helper()
 	g := &genericDecode
-	z := random(floats(rows(heads, pageTokens)))
+	z := random(floats(heads * pageTokens))
 	want := slices.Clone(z)
 	unit := random(floats(heads))
 	for groups := 1; groups <= 3; groups++ {
@@ -245,7 +262,7 @@ func testScores(t *testing.T, k *decodeKernels, heads int, floats func(int) []fl
 		scale[i] = max(v, -v)
 	}
 	for _, size := range []float32{1, 30, 1000, 1e20} {
-		for kind := range 3 {
+		for kind := range 4 {
 			random(z)
 			for i := range z {
 				z[i] *= size
@@ -261,18 +278,25 @@ func testScores(t *testing.T, k *decodeKernels, heads int, floats func(int) []fl
 					s = scale
 				}
 				// What multiplicands are worth shows in what a tile makes of them.
-				coef, wantCoef := bytes(heads*coefBytes), make([]byte, heads*coefBytes)
+				coef, wantCoef := bytes(2*heads*valuePlane), make([]byte, 2*heads*valuePlane)
 				units, wantUnits := floats(headBlock), make([]float32, headBlock)
 				bias, wantBias := ints(heads), make([]int32, heads)
-				k.softmaxFold(z, m, r, l, coef, units, bias, s, 128, heads)
-				g.softmaxFold(want, wantM, wantR, wantL, wantCoef, wantUnits, wantBias, s, 128, heads)
+				if kind == 3 {
+					half, widened := bytes(2*pageTokens), floats(pageTokens)
+					ToF16(half, scale)
+					k.softmaxFoldHalf(z, m, r, l, coef, units, bias, half, widened, 128, heads)
+					g.softmaxFoldHalf(want, wantM, wantR, wantL, wantCoef, wantUnits, wantBias, half, make([]float32, pageTokens), 128, heads)
+				} else {
+					k.softmaxFold(z, m, r, l, coef, units, bias, s, 128, heads)
+					g.softmaxFold(want, wantM, wantR, wantL, wantCoef, wantUnits, wantBias, s, 128, heads)
+				}
 				codes := make([]byte, 4*laneWidth*pageTokens/4)
 				for i := range codes {
 					codes[i] = byte(i*37 + i/64)
 				}
 				sums, wantSums := make([]int32, heads*laneWidth), make([]int32, heads*laneWidth)
-				k.int8.sums(sums, codes, coef, bias, heads, laneWidth, 1, pageTokens/4, 0)
-				g.int8.sums(wantSums, codes, wantCoef, wantBias, heads, laneWidth, 1, pageTokens/4, 0)
+				k.int8.sums(sums, codes, coef, valuePlane, bias, heads, laneWidth, 1, pageTokens/4, 0)
+				g.int8.sums(wantSums, codes, wantCoef, valuePlane, wantBias, heads, laneWidth, 1, pageTokens/4, 0)
 				if !slices.Equal(units[:heads], wantUnits[:heads]) || !slices.Equal(bias, wantBias) || !slices.Equal(sums, wantSums) {
 					t.Fatalf("softmaxFold: %d heads differ", heads)
 				}

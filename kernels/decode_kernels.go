@@ -4,9 +4,12 @@ package kernels
 // one page of 64 tokens and up to four query heads at a time; Decoder puts them
 // together.
 //
-// Rows of several query heads (queries, scores, probabilities, outputs) stand
-// maxDim elements apart. Multiplicands stand coefBytes apart, in a form of the
-// backend's own that only fold writes and only tile8 and tile4 read.
+// What a page touches lies close together, because a cache is streamed past it:
+// the scores z of a query head are a row of 64; outputs o stand block by block of 32
+// channels, in a block four rows of 32. Rows x of queries or probabilities are `row`
+// elements apart. Multiplicands have a form of the backend's own, that only the
+// folds write and only integer tiles read: two planes of bytes a query head, `plane`
+// bytes apart.
 type decodeKernels struct {
 	// name is what a figure says about the path that ran.
 	name string
@@ -24,11 +27,11 @@ type decodeKernels struct {
 	//
 	// and returns units[h] = amax/limit and bias[h] = centre·Σ m. A row whose amax is
 	// under 2^−100 folds to zeros. n is a multiple of 32; units has room for four heads.
-	fold func(coef []byte, units []float32, bias []int32, x, scale []float32, limit float32, centre, heads, n int)
+	fold func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, scale []float32, limit float32, centre, heads, n int)
 
 	// foldWeighted is fold with a weight for each element and a sum for every 32 of
 	// them: bias[h·biasStride + i/32] = Σ m·weight.
-	foldWeighted func(coef []byte, units []float32, bias []int32, x, scale []float32, weight []int32, limit float32, heads, n int)
+	foldWeighted func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, scale []float32, weight []int32, limit float32, heads, n int)
 
 	// scoreToken is z[h][t] = Σ_g (float32(sums[g])·unit[h])·scale[g][t] +
 	// offset[g][t]·q[g][h] over the 64 tokens of a page, g ascending, each scale
@@ -43,8 +46,12 @@ type decodeKernels struct {
 
 	// softmaxFold is softmax followed by fold of the 64 probabilities, times scale
 	// where it is given, with planeLimit; bias[h] = centre·Σ of all multiplicands.
-	// units too has room for four heads.
+	// units too has room for four heads. The planes are 64 bytes apart.
 	softmaxFold func(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int)
+
+	// softmaxFoldHalf is softmaxFold with the scales as float16, which it leaves
+	// widened in scale.
+	softmaxFoldHalf func(z, m, r, l []float32, coef []byte, units []float32, bias []int32, half []byte, scale []float32, centre, heads int)
 
 	// accumulateScaled is o[h][lane] = (o·r[h] + (float32(sums)·unit[h])·scale[lane]) + add[h]·offset[lane];
 	// the last term is absent where offset is nil.
@@ -52,7 +59,7 @@ type decodeKernels struct {
 
 	// laneDot is e[h][lane] = e·r[h] + Σ_i x[h][16i+lane]·w[16i+lane], the sum
 	// started at its first product, i ascending. n is a multiple of 16.
-	laneDot func(e, x, w, r []float32, heads, n int)
+	laneDot func(e, x []float32, row int, w, r []float32, heads, n int)
 
 	// merge is dst = dst·a + src·b; the length is a multiple of 16.
 	merge func(dst, src []float32, a, b float32)
@@ -72,13 +79,15 @@ type decodeKernels struct {
 // for blocks of 16 or 32 lanes; scores always have 32.
 type intTiles struct {
 	// sums stores them as they are.
-	sums func(sums []int32, codes, coef []byte, bias []int32, heads, lanes, blocks, steps, first int)
+	sums func(sums []int32, codes, coef []byte, plane int, bias []int32, heads, lanes, blocks, steps, first int)
 	// score is z[h][lane] = float32(sum)·unit[h] + add[h].
-	score func(z []float32, codes, coef []byte, bias []int32, unit, add []float32, heads, blocks, steps, first int)
+	score func(z []float32, codes, coef []byte, plane int, bias []int32, unit, add []float32, heads, blocks, steps, first int)
 	// scoreScaled is z[h][lane] = (float32(sum)·unit[h])·scale[lane].
-	scoreScaled func(z []float32, codes, coef []byte, bias []int32, unit, scale []float32, heads, blocks, steps, first int)
+	scoreScaled func(z []float32, codes, coef []byte, plane int, bias []int32, unit, scale []float32, heads, blocks, steps, first int)
+	// scoreHalf is scoreScaled with the scales as float16.
+	scoreHalf func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int)
 	// value is o[h][lane] = o·r[h] + float32(sum)·unit[h].
-	value func(o []float32, codes, coef []byte, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int)
+	value func(o []float32, codes, coef []byte, plane int, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int)
 }
 
 // floatTiles multiply codes with the float rows x:
@@ -88,14 +97,17 @@ type intTiles struct {
 // one i a step, i ascending, from zero.
 type floatTiles struct {
 	// score stores them, in blocks of 32 lanes.
-	score func(z []float32, codes []byte, x []float32, heads, blocks, steps int)
+	score func(z []float32, codes []byte, x []float32, row, heads, blocks, steps int)
 	// value is o[h][lane] = o·r[h] + sum, in blocks of 16 or 32 lanes.
-	value func(o []float32, codes []byte, x, r []float32, heads, lanes, blocks, steps int)
+	value func(o []float32, codes []byte, x []float32, row int, r []float32, heads, lanes, blocks, steps int)
 }
 
 const (
-	// coefBytes is the distance of two query heads' multiplicands.
-	coefBytes = 2 * maxDim
+	// valueRow is the length of a row of outputs in a block, valueBlock of a block.
+	valueRow   = blockWide
+	valueBlock = headBlock * valueRow
+	// valuePlane is the distance of the planes of V's multiplicands.
+	valuePlane = pageTokens
 	// biasStride is the distance of two query heads' bias sums: one every 32 multiplicands.
 	biasStride = maxDim / blockWide
 	// planeLimit is the largest multiplicand: 127·256 + 127, so that both of its

@@ -161,9 +161,28 @@ func alignedFloats(n int) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
-func alignedInts(n int) []int32 {
-	b := alignedBytes(4 * n)
-	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(b))), n)
+// An arena hands out pieces of one area, each starting at a multiple of 16 bytes, of
+// 64 where it is that long.
+type arena struct{ left []byte }
+
+func newArena(n int) *arena { return &arena{alignedBytes(n)} }
+
+func (a *arena) bytes(n int) []byte {
+	if n >= lineBytes {
+		skip := -int(uintptr(unsafe.Pointer(&a.left[0]))) & (lineBytes - 1)
+		a.left = a.left[skip:]
+	}
+	b := a.left[:n:n]
+	a.left = a.left[roundUp(n, 16):]
+	return b
+}
+
+func (a *arena) floats(n int) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(a.bytes(4*n)))), n)
+}
+
+func (a *arena) ints(n int) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(a.bytes(4*n)))), n)
 }
 
 func alignedBytes(n int) []byte {
@@ -213,7 +232,8 @@ type decodeWorker struct {
 	vBias                            []int32   // [headBlock]
 	lanes                            []float32 // [head][lane]
 	tileK, tileV                     []byte    // a page unpacked
-	row                              []float32
+	line                             []float32 // one row of values
+	row                              int       // distance of the rows of queries and of their planes
 	scratch                          rowScratch
 }
 
@@ -221,43 +241,50 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), k: c.k.layout, v: c.v.layout, head: -1}
 	w.tk, w.tv = c.tailLayouts()
 	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
-	kGroups, vSets := len(w.k.segments), max(1, w.v.sets)
+	w.row = roundUp(w.tk.reduced, pageTokens)
+	kGroups, vSets := max(1, len(w.k.segments)), max(1, w.v.sets)
+	outputs := roundUp(w.tv.lanes, blockWide) * headBlock
+	meta := func(s *side) int { return max(s.n, roundUp(s.dim, laneWidth), pageTokens) + blockWide }
+	// One dense area holds what every page touches, the parts that all formats use
+	// in front: lines that are scattered are lost to the stream of codes between one
+	// page and the next.
+	a := newArena(headBlock*(pageTokens+valuePlane+laneWidth+w.row*(2+w.k.sets)+outputs+8*laneWidth+2*kGroups+vSets*laneWidth)*4*(d.grouped+headBlock-1) +
+		4*(2*meta(&c.k)+2*meta(&c.v))*4 + 8*headBlock*max(w.k.sums, w.v.sums) + 1<<14)
+	w.z = a.floats(headBlock * pageTokens)
+	w.vCoef = a.bytes(2 * headBlock * valuePlane)
+	w.vUnit, w.vBias, w.vAdd, w.r = a.floats(headBlock), a.ints(headBlock), a.floats(headBlock), a.floats(headBlock)
+	w.vScale = a.floats(meta(&c.v))
 	for h := 0; h < d.grouped; h += headBlock {
 		w.blocks = append(w.blocks, blockState{
 			heads:   min(headBlock, d.grouped-h),
-			q:       alignedFloats(headBlock * maxDim),
-			coef:    alignedBytes(2 * headBlock * coefBytes),
-			unit:    alignedFloats(2 * headBlock),
-			add:     alignedFloats(2 * headBlock),
-			bias:    alignedInts(max(1, kGroups) * headBlock),
-			share:   alignedFloats(max(1, kGroups) * headBlock),
-			top:     alignedFloats(headBlock),
-			sum:     alignedFloats(headBlock * laneWidth),
-			codeSum: alignedFloats(headBlock),
-			offsets: alignedFloats(vSets * headBlock * laneWidth),
-			o:       alignedFloats(headBlock * maxDim),
+			top:     a.floats(headBlock),
+			unit:    a.floats(2 * headBlock),
+			add:     a.floats(2 * headBlock),
+			bias:    a.ints(kGroups * headBlock),
+			sum:     a.floats(headBlock * laneWidth),
+			coef:    a.bytes(w.k.sets * 2 * headBlock * w.row),
+			o:       a.floats(outputs),
+			q:       a.floats(headBlock * w.row),
+			share:   a.floats(kGroups * headBlock),
+			codeSum: a.floats(headBlock),
+			offsets: a.floats(vSets * headBlock * laneWidth),
 		})
 	}
-	meta := func(s *side) int { return max(s.n, roundUp(s.dim, laneWidth), pageTokens) + blockWide }
-	w.kScale, w.kOffset = alignedFloats(meta(&c.k)), alignedFloats(meta(&c.k))
-	w.vScale, w.vOffset = alignedFloats(meta(&c.v)), alignedFloats(meta(&c.v))
-	w.kWeight, w.vWeight = alignedInts(meta(&c.k)), alignedInts(meta(&c.v))
-	w.z = alignedFloats(headBlock * maxDim)
-	w.sums = alignedInts(headBlock * max(w.k.sums, w.v.sums))
-	w.r, w.ones, w.zeros = alignedFloats(laneWidth), alignedFloats(maxDim), alignedFloats(laneWidth)
+	w.kScale, w.kOffset, w.vOffset = a.floats(meta(&c.k)), a.floats(meta(&c.k)), a.floats(meta(&c.v))
+	w.kWeight, w.vWeight = a.ints(meta(&c.k)), a.ints(meta(&c.v))
+	w.sums = a.ints(headBlock * max(w.k.sums, w.v.sums))
+	w.zeros, w.lanes = a.floats(headBlock), a.floats(headBlock*laneWidth)
+	w.vSums = a.ints(headBlock * biasStride)
+	w.ones = alignedFloats(maxDim)
 	for i := range w.ones {
 		w.ones[i] = 1
 	}
-	w.vCoef = alignedBytes(headBlock * coefBytes)
-	w.vUnit, w.vAdd = alignedFloats(headBlock), alignedFloats(headBlock)
-	w.vSums, w.vBias = alignedInts(headBlock*biasStride), alignedInts(headBlock)
-	w.lanes = alignedFloats(headBlock * laneWidth)
+	w.line = alignedFloats(roundUp(maxDim, blockWide))
 	if w.rows {
 		w.tileK, w.tileV = alignedBytes(w.tk.codeBytes), alignedBytes(w.tv.codeBytes)
 		w.scratch = rowScratch{alignedFloats(maxDim), alignedFloats(maxDim), alignedFloats(maxDim), make([]uint8, maxDim)}
 	}
-	w.row = alignedFloats(max(maxDim, roundUp(c.shape.DimK, laneWidth)))
-	w.vCentre = alignedInts(pageTokens)
+	w.vCentre = a.ints(pageTokens)
 	for i := range w.vCentre {
 		w.vCentre[i] = c.v.format.centre()
 	}
@@ -363,9 +390,7 @@ func (b *blockState) reset() {
 	clear(b.sum)
 	clear(b.codeSum)
 	clear(b.offsets)
-	for h := range b.heads {
-		clear(b.o[h*maxDim : (h+1)*maxDim])
-	}
+	clear(b.o)
 }
 
 // foldQueries scales the queries of KV head h and, where K's codes are integers
@@ -383,7 +408,7 @@ func (w *decodeWorker) foldQueries(h int) {
 		b := &w.blocks[i]
 		for j := range b.heads {
 			q := d.q[(h*d.grouped+i*headBlock+j)*dim:][:dim]
-			w.kern.multiply(b.q[j*maxDim:][:dim], q, scale)
+			w.kern.multiply(b.q[j*w.row:][:dim], q, scale)
 		}
 		if w.rows || w.k.store == storeF16 {
 			continue
@@ -411,18 +436,18 @@ func (w *decodeWorker) foldWhole(b *blockState, s *side, hd *head) {
 		for c := range weight {
 			weight[c] = int32(hd.kOffset[c])
 		}
-		w.kern.foldWeighted(b.coef, b.unit, w.vSums, b.q, scale, weight, limit, b.heads, n)
+		w.kern.foldWeighted(b.coef, w.row, b.unit, w.vSums, b.q, w.row, scale, weight, limit, b.heads, n)
 		for j := range b.heads {
 			b.bias[j] = sumBias(w.vSums[j*biasStride:], n)
 		}
 	case f.Zero == ZeroPoint && f.Share != ShareToken:
-		w.kern.fold(b.coef, b.unit, b.bias, b.q, scale, limit, int(hd.kOffset[0]), b.heads, n)
+		w.kern.fold(b.coef, w.row, b.unit, b.bias, b.q, w.row, scale, limit, int(hd.kOffset[0]), b.heads, n)
 	default:
-		w.kern.fold(b.coef, b.unit, b.bias, b.q, scale, limit, int(f.centre()), b.heads, n)
+		w.kern.fold(b.coef, w.row, b.unit, b.bias, b.q, w.row, scale, limit, int(f.centre()), b.heads, n)
 	}
 	for j := range b.heads {
 		b.add[j] = 0
-		q := b.q[j*maxDim:][:s.dim]
+		q := b.q[j*w.row:][:s.dim]
 		switch f.Share {
 		case ShareToken:
 			w.foldGroups(b, s, j, q)
@@ -556,18 +581,18 @@ func (w *decodeWorker) readKeyMeta(s *side, meta []byte) {
 		b := &w.blocks[i]
 		for set := range w.k.sets {
 			at := set * n
-			coef, unit, bias := b.coef[set*headBlock*coefBytes:], b.unit[set*headBlock:], b.bias[set*headBlock:]
+			coef, unit, bias := b.coef[set*2*headBlock*w.row:], b.unit[set*headBlock:], b.bias[set*headBlock:]
 			if f.Zero == ZeroPoint {
-				w.kern.foldWeighted(coef, unit, w.vSums, b.q, w.kScale[at:], w.kWeight[at:], planeLimitOf(f, n), b.heads, folded)
+				w.kern.foldWeighted(coef, w.row, unit, w.vSums, b.q, w.row, w.kScale[at:], w.kWeight[at:], planeLimitOf(f, n), b.heads, folded)
 				for j := range b.heads {
 					bias[j] = sumBias(w.vSums[j*biasStride:], n)
 				}
 			} else {
-				w.kern.fold(coef, unit, bias, b.q, w.kScale[at:], planeLimitOf(f, n), int(f.centre()), b.heads, folded)
+				w.kern.fold(coef, w.row, unit, bias, b.q, w.row, w.kScale[at:], planeLimitOf(f, n), int(f.centre()), b.heads, folded)
 			}
 			clear(b.add[set*headBlock:][:headBlock])
 			if f.Zero == ZeroAsym {
-				w.kern.laneDot(w.lanes, b.q, w.kOffset[at:at+n], w.zeros, b.heads, n)
+				w.kern.laneDot(w.lanes, b.q, w.row, w.kOffset[at:at+n], w.zeros, b.heads, n)
 				for j := range b.heads {
 					b.add[set*headBlock+j] = sumLanes(w.lanes[j*laneWidth:])
 				}
@@ -586,7 +611,7 @@ func (w *decodeWorker) page(b *blockState, v, k *side, kCodes, vCodes []byte, lo
 		w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
 		for i := range w.v.segments {
 			s := &w.v.segments[i]
-			w.kern.f16.value(b.o[s.lane:], vCodes[s.codes:], w.z, w.r, b.heads, s.lanes, s.blocks, s.steps)
+			w.kern.f16.value(b.o[s.lane*headBlock:], vCodes[s.codes:], w.z, pageTokens, w.r, b.heads, s.lanes, s.blocks, s.steps)
 		}
 		return
 	}
@@ -598,20 +623,20 @@ func (w *decodeWorker) scores(b *blockState, k *side, codes []byte) {
 	segments := w.k.segments
 	switch {
 	case w.k.store == storeF16:
-		w.kern.f16.score(w.z, codes, b.q, b.heads, 2, segments[0].steps)
+		w.kern.f16.score(w.z, codes, b.q, w.row, b.heads, 2, segments[0].steps)
 	case k.format.Share != ShareToken:
 		for i := range segments {
 			s := &segments[i]
-			w.kTiles.score(w.z[s.lane:], codes[s.codes:], b.coef[s.set*headBlock*coefBytes:], b.bias[i*headBlock:],
+			w.kTiles.score(w.z[s.lane:], codes[s.codes:], b.coef[s.set*2*headBlock*w.row:], w.row, b.bias[i*headBlock:],
 				b.unit[s.set*headBlock:], b.add[s.set*headBlock:], b.heads, s.blocks, s.steps, s.first)
 		}
 	case len(segments) == 1 && k.format.Zero == ZeroSym:
 		s := &segments[0]
-		w.kTiles.scoreScaled(w.z, codes, b.coef, b.bias, b.unit, w.kScale, b.heads, s.blocks, s.steps, s.first)
+		w.kTiles.scoreScaled(w.z, codes, b.coef, w.row, b.bias, b.unit, w.kScale, b.heads, s.blocks, s.steps, s.first)
 	default:
 		for i := range segments {
 			s := &segments[i]
-			w.kTiles.sums(w.sums[s.sums*b.heads:], codes[s.codes:], b.coef, b.bias[i*headBlock:], b.heads, s.lanes, s.blocks, s.steps, s.first)
+			w.kTiles.sums(w.sums[s.sums*b.heads:], codes[s.codes:], b.coef, w.row, b.bias[i*headBlock:], b.heads, s.lanes, s.blocks, s.steps, s.first)
 		}
 		var offset []float32
 		if k.format.Zero != ZeroSym {
@@ -624,7 +649,7 @@ func (w *decodeWorker) scores(b *blockState, k *side, codes []byte) {
 // mask drops the tokens of a page outside low ≤ t < high.
 func (w *decodeWorker) mask(b *blockState, low, high int) {
 	for h := range b.heads {
-		row := w.z[h*maxDim:][:pageTokens]
+		row := w.z[h*pageTokens:][:pageTokens]
 		for t := range row {
 			if t < low || t >= high {
 				row[t] = float32(math.Inf(-1))
@@ -650,11 +675,11 @@ func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
 		w.kern.softmaxFold(w.z, b.top, w.r, b.sum, w.vCoef, w.vUnit, w.vBias, scale, int(w.vCentre[0]), b.heads)
 		for i := range segments {
 			s := &segments[i]
-			w.vTiles.value(b.o[s.lane:], codes[s.codes:], w.vCoef, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
+			w.vTiles.value(b.o[s.lane*headBlock:], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
 		}
 		switch {
 		case f.Zero == ZeroAsym && f.Share == ShareToken:
-			w.kern.laneDot(b.offsets, w.z, w.vOffset, w.r, b.heads, pageTokens)
+			w.kern.laneDot(b.offsets, w.z, pageTokens, w.vOffset, w.r, b.heads, pageTokens)
 		case f.Zero == ZeroPoint && f.Share == ShareChannel:
 			for j := range b.heads {
 				b.codeSum[j] = float32(b.codeSum[j]*w.r[j]) + float32(float32(w.vBias[j]/f.centre())*w.vUnit[j])
@@ -672,13 +697,13 @@ func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
 			w.foldValues(b, v, set)
 		}
 		if !grouped {
-			w.vTiles.value(b.o[s.lane:], codes[s.codes:], w.vCoef, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
+			w.vTiles.value(b.o[s.lane*headBlock:], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
 			continue
 		}
 		for j := range b.heads {
 			w.vBias[j] = sumBias(w.vSums[j*biasStride+s.first/blockWide:], s.steps*w.v.store.step())
 		}
-		w.vTiles.sums(w.sums, codes[s.codes:], w.vCoef, w.vBias, b.heads, s.lanes, s.blocks, s.steps, s.first)
+		w.vTiles.sums(w.sums, codes[s.codes:], w.vCoef, valuePlane, w.vBias, b.heads, s.lanes, s.blocks, s.steps, s.first)
 		var offset []float32
 		at := s.group*w.v.lanes + s.lane
 		if f.Zero != ZeroSym {
@@ -688,7 +713,7 @@ func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
 		if s.group > 0 {
 			r = w.ones
 		}
-		w.kern.accumulateScaled(b.o[s.lane:], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
+		w.kern.accumulateScaled(b.o[s.lane*headBlock:], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
 	}
 }
 
@@ -699,17 +724,17 @@ func (w *decodeWorker) foldValues(b *blockState, v *side, set int) {
 	at := set * pageTokens
 	switch {
 	case f.Share == ShareToken && f.Zero == ZeroPoint:
-		w.kern.foldWeighted(w.vCoef, w.vUnit, w.vSums, w.z, w.vScale[at:], w.vWeight[at:], planeLimit, b.heads, pageTokens)
+		w.kern.foldWeighted(w.vCoef, valuePlane, w.vUnit, w.vSums, w.z, pageTokens, w.vScale[at:], w.vWeight[at:], planeLimit, b.heads, pageTokens)
 		for j := range b.heads {
 			w.vBias[j] = w.vSums[j*biasStride] + w.vSums[j*biasStride+1]
 		}
 	case f.Share == ShareToken:
-		w.kern.fold(w.vCoef, w.vUnit, w.vBias, w.z, w.vScale[at:], planeLimit, int(f.centre()), b.heads, pageTokens)
+		w.kern.fold(w.vCoef, valuePlane, w.vUnit, w.vBias, w.z, pageTokens, w.vScale[at:], planeLimit, int(f.centre()), b.heads, pageTokens)
 	default: // groups of tokens: each half page has its own bias
-		w.kern.foldWeighted(w.vCoef, w.vUnit, w.vSums, w.z, nil, w.vCentre, planeLimit, b.heads, pageTokens)
+		w.kern.foldWeighted(w.vCoef, valuePlane, w.vUnit, w.vSums, w.z, pageTokens, nil, w.vCentre, planeLimit, b.heads, pageTokens)
 	}
 	if f.Share == ShareToken && f.Zero == ZeroAsym {
-		w.kern.laneDot(b.offsets[set*headBlock*laneWidth:], w.z, w.vOffset[at:at+pageTokens], w.r, b.heads, pageTokens)
+		w.kern.laneDot(b.offsets[set*headBlock*laneWidth:], w.z, pageTokens, w.vOffset[at:at+pageTokens], w.r, b.heads, pageTokens)
 	}
 }
 
@@ -723,7 +748,7 @@ func (w *decodeWorker) groupWeights(b *blockState, f Format, s *segment) {
 		}
 		return
 	}
-	w.kern.laneDot(w.lanes, w.z[s.first:], w.ones, w.zeros, b.heads, n)
+	w.kern.laneDot(w.lanes, w.z[s.first:], pageTokens, w.ones, w.zeros, b.heads, n)
 	for j := range b.heads {
 		w.vAdd[j] = sumLanes(w.lanes[j*laneWidth:])
 	}
@@ -731,14 +756,14 @@ func (w *decodeWorker) groupWeights(b *blockState, f Format, s *segment) {
 
 // floatPage attends with block b to one page of float32 tiles.
 func (w *decodeWorker) floatPage(b *blockState, tileK, tileV []byte, low, high int) {
-	w.kern.f32.score(w.z, tileK, b.q, b.heads, 2, w.tk.segments[0].steps)
+	w.kern.f32.score(w.z, tileK, b.q, w.row, b.heads, 2, w.tk.segments[0].steps)
 	if low > 0 || high < pageTokens {
 		w.mask(b, low, high)
 	}
 	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
 	for i := range w.tv.segments {
 		s := &w.tv.segments[i]
-		w.kern.f32.value(b.o[s.lane:], tileV[s.codes:], w.z, w.r, b.heads, s.lanes, s.blocks, s.steps)
+		w.kern.f32.value(b.o[s.lane*headBlock:], tileV[s.codes:], w.z, pageTokens, w.r, b.heads, s.lanes, s.blocks, s.steps)
 	}
 }
 
@@ -754,7 +779,9 @@ func (w *decodeWorker) finish(h, chunk int, hd *head) {
 			p := &d.partial[at]
 			p.top, p.sum = b.top[j], sumLanes(b.sum[j*laneWidth:])
 			o := d.outputs[at*lanes:][:lanes]
-			copy(o, b.o[j*maxDim:][:lanes])
+			for c := 0; c < lanes; c += valueRow {
+				copy(o[c:], b.o[c*headBlock+j*valueRow:][:valueRow])
+			}
 			if hd != nil && !w.rows && w.v.store != storeF16 {
 				w.unscale(o, b, j, p.sum, hd)
 			}
@@ -805,7 +832,7 @@ func (w *decodeWorker) mergeHead(h int) {
 		for _, p := range parts {
 			top = max(top, p.top)
 		}
-		acc := w.row[:lanes]
+		acc := w.line[:lanes]
 		clear(acc)
 		var sum float32
 		for i, p := range parts {
@@ -835,7 +862,7 @@ func (w *decodeWorker) unpackSide(s *side, tiles *layout, dst, meta, codes []byt
 	for i := range s.n {
 		scale[i], offset[i] = s.metaValue(meta, i)
 	}
-	row := w.row[:s.dim]
+	row := w.line[:s.dim]
 	for t := range pageTokens {
 		s.unpackRow(row, codes, scale, offset, p, t, &w.scratch)
 		putRow(dst, tiles, s.key, t, row)

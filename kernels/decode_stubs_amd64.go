@@ -7,722 +7,802 @@ package kernels
 // tile8x1x1AVX512 is tile8 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x1x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x1x1AVX2 is tile8 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x1x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x1x2AVX512 is tile8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x1x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x1x2AVX2 is tile8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value8x1x1AVX512 is value8 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x1x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x1x1AVX2 is value8 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x1x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x1x2AVX512 is value8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x1x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x1x2AVX2 is value8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score8x1x2AVX512 is score8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score8x1x2AVX2 is score8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled8x1x2AVX512 is scoreScaled8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled8x1x2AVX2 is scoreScaled8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf8x1x2AVX512 is scoreHalf8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf8x1x2AVX2 is scoreHalf8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x1x1AVX512 is tile4 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x1x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x1x1AVX2 is tile4 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x1x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x1x2AVX512 is tile4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x1x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x1x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x1x2AVX2 is tile4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x1x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value4x1x1AVX512 is value4 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x1x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x1x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x1x1AVX2 is value4 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x1x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x1x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x1x2AVX512 is value4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x1x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x1x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x1x2AVX2 is value4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x1x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score4x1x2AVX512 is score4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score4x1x2AVX2 is score4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled4x1x2AVX512 is scoreScaled4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled4x1x2AVX2 is scoreScaled4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf4x1x2AVX512 is scoreHalf4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf4x1x2AVX2 is scoreHalf4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x1x2AVX512 is scoreF32 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x1x1AVX512 is valueF32 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x1x2AVX512 is valueF32 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x1x2AVX512 is scoreF16 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x1x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x1x1AVX512 is valueF16 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x1x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x1x2AVX512 is valueF16 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x1x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF32x1x2AVX2 is scoreF32 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x1x1AVX2 is valueF32 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x1x2AVX2 is valueF32 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x1x2AVX2 is scoreF16 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x1x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x1x1AVX2 is valueF16 for 1 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x1x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x1x2AVX2 is valueF16 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x2x1AVX512 is tile8 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x2x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x2x1AVX2 is tile8 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x2x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x2x2AVX512 is tile8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x2x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x2x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x2x2AVX2 is tile8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value8x2x1AVX512 is value8 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x2x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x2x1AVX2 is value8 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x2x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x2x2AVX512 is value8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x2x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x2x2AVX2 is value8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score8x2x2AVX512 is score8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score8x2x2AVX2 is score8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled8x2x2AVX512 is scoreScaled8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled8x2x2AVX2 is scoreScaled8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf8x2x2AVX512 is scoreHalf8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf8x2x2AVX2 is scoreHalf8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x2x1AVX512 is tile4 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x2x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x2x1AVX2 is tile4 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x2x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x2x2AVX512 is tile4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x2x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x2x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x2x2AVX2 is tile4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x2x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value4x2x1AVX512 is value4 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x2x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x2x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x2x1AVX2 is value4 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x2x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x2x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x2x2AVX512 is value4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x2x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x2x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x2x2AVX2 is value4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x2x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score4x2x2AVX512 is score4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score4x2x2AVX2 is score4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled4x2x2AVX512 is scoreScaled4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled4x2x2AVX2 is scoreScaled4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf4x2x2AVX512 is scoreHalf4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf4x2x2AVX2 is scoreHalf4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x2x2AVX512 is scoreF32 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x2x1AVX512 is valueF32 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x2x2AVX512 is valueF32 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x2x2AVX512 is scoreF16 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x2x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x2x1AVX512 is valueF16 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x2x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x2x2AVX512 is valueF16 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x2x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF32x2x2AVX2 is scoreF32 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x2x1AVX2 is valueF32 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x2x2AVX2 is valueF32 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x2x2AVX2 is scoreF16 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x2x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x2x1AVX2 is valueF16 for 2 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x2x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x2x2AVX2 is valueF16 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x3x1AVX512 is tile8 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x3x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x3x1AVX2 is tile8 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x3x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x3x2AVX512 is tile8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x3x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x3x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x3x2AVX2 is tile8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value8x3x1AVX512 is value8 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x3x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x3x1AVX2 is value8 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x3x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x3x2AVX512 is value8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x3x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x3x2AVX2 is value8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score8x3x2AVX512 is score8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score8x3x2AVX2 is score8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled8x3x2AVX512 is scoreScaled8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled8x3x2AVX2 is scoreScaled8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf8x3x2AVX512 is scoreHalf8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf8x3x2AVX2 is scoreHalf8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x3x1AVX512 is tile4 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x3x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x3x1AVX2 is tile4 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x3x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x3x2AVX512 is tile4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x3x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x3x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x3x2AVX2 is tile4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x3x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value4x3x1AVX512 is value4 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x3x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x3x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x3x1AVX2 is value4 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x3x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x3x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x3x2AVX512 is value4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x3x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x3x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x3x2AVX2 is value4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x3x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score4x3x2AVX512 is score4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score4x3x2AVX2 is score4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled4x3x2AVX512 is scoreScaled4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled4x3x2AVX2 is scoreScaled4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf4x3x2AVX512 is scoreHalf4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf4x3x2AVX2 is scoreHalf4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x3x2AVX512 is scoreF32 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x3x1AVX512 is valueF32 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x3x2AVX512 is valueF32 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x3x2AVX512 is scoreF16 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x3x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x3x1AVX512 is valueF16 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x3x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x3x2AVX512 is valueF16 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x3x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF32x3x2AVX2 is scoreF32 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x3x1AVX2 is valueF32 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x3x2AVX2 is valueF32 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x3x2AVX2 is scoreF16 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x3x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x3x1AVX2 is valueF16 for 3 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x3x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x3x2AVX2 is valueF16 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x4x1AVX512 is tile8 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x4x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x4x1AVX2 is tile8 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile8x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x4x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x4x2AVX512 is tile8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x4x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x4x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile8x4x2AVX2 is tile8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value8x4x1AVX512 is value8 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x4x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x4x1AVX2 is value8 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value8x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x4x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x4x2AVX512 is value8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x4x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value8x4x2AVX2 is value8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value8x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value8x4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score8x4x2AVX512 is score8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score8x4x2AVX2 is score8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled8x4x2AVX512 is scoreScaled8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled8x4x2AVX2 is scoreScaled8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf8x4x2AVX512 is scoreHalf8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf8x4x2AVX2 is scoreHalf8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x4x1AVX512 is tile4 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x4x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x4x1AVX2 is tile4 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x4x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x4x2AVX512 is tile4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x4x2AVX512(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x4x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // tile4x4x2AVX2 is tile4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func tile4x4x2AVX2(sums *int32, codes *byte, coef *byte, bias *int32, blocks int, steps int)
+func tile4x4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
 
 // value4x4x1AVX512 is value4 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x4x1AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x4x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x4x1AVX2 is value4 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func value4x4x1AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x4x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x4x2AVX512 is value4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x4x2AVX512(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x4x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // value4x4x2AVX2 is value4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func value4x4x2AVX2(o *float32, codes *byte, coef *byte, bias *int32, r *float32, unit *float32, blocks int, steps int)
+func value4x4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
 
 // score4x4x2AVX512 is score4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // score4x4x2AVX2 is score4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func score4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, add *float32, blocks int, steps int)
+func score4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
 // scoreScaled4x4x2AVX512 is scoreScaled4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
 
 // scoreScaled4x4x2AVX2 is scoreScaled4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
+
+// scoreHalf4x4x2AVX512 is scoreHalf4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalf4x4x2AVX2 is scoreHalf4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalf4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x4x2AVX512 is scoreF32 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x4x1AVX512 is valueF32 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x4x2AVX512 is valueF32 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x4x2AVX512 is scoreF16 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x4x2AVX512(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x4x1AVX512 is valueF16 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x4x1AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x4x2AVX512 is valueF16 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x4x2AVX512(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF32x4x2AVX2 is scoreF32 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF32x4x1AVX2 is valueF32 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF32x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF32x4x2AVX2 is valueF32 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF32x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF32x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // scoreF16x4x2AVX2 is scoreF16 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func scoreF16x4x2AVX2(out *float32, codes *byte, x *float32, blocks int, steps int)
+func scoreF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 
 // valueF16x4x1AVX2 is valueF16 for 4 query heads and blocks of 16 lanes.
 //
 //go:noescape
-func valueF16x4x1AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // valueF16x4x2AVX2 is valueF16 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
-func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, r *float32, blocks int, steps int)
+func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // softmaxx1AVX512 is softmax for 1 query heads; m, r and units have room for four.
 //
@@ -739,15 +819,20 @@ func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
 
+// softmaxHalfx1AVX512 is softmaxFold for 1 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxHalfx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+
 // foldPlainx1AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldPlainx1AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+func foldPlainx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
 
 // foldScaledx1AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldScaledx1AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+func foldScaledx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 
 // softmaxx2AVX512 is softmax for 2 query heads; m, r and units have room for four.
 //
@@ -764,15 +849,20 @@ func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
 
+// softmaxHalfx2AVX512 is softmaxFold for 2 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxHalfx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+
 // foldPlainx2AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldPlainx2AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+func foldPlainx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
 
 // foldScaledx2AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldScaledx2AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+func foldScaledx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 
 // softmaxx3AVX512 is softmax for 3 query heads; m, r and units have room for four.
 //
@@ -789,15 +879,20 @@ func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
 
+// softmaxHalfx3AVX512 is softmaxFold for 3 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxHalfx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+
 // foldPlainx3AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldPlainx3AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+func foldPlainx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
 
 // foldScaledx3AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldScaledx3AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+func foldScaledx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 
 // softmaxx4AVX512 is softmax for 4 query heads; m, r and units have room for four.
 //
@@ -814,15 +909,20 @@ func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
 
+// softmaxHalfx4AVX512 is softmaxFold for 4 query heads; m, r and units have room for four.
+//
+//go:noescape
+func softmaxHalfx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+
 // foldPlainx4AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldPlainx4AVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, centre int, n int)
+func foldPlainx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre int, n int)
 
 // foldScaledx4AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
 //go:noescape
-func foldScaledx4AVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, centre int, n int)
+func foldScaledx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 
 // softmaxAVX2 is softmax; m and r have room for four heads.
 //
@@ -839,15 +939,20 @@ func softmaxFoldPlainAVX2(z *float32, m *float32, r *float32, l *float32, coef *
 //go:noescape
 func softmaxFoldScaledAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, heads int)
 
+// softmaxFoldHalfAVX2 is softmaxFold; m and r have room for four heads.
+//
+//go:noescape
+func softmaxFoldHalfAVX2(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, heads int)
+
 // foldWeightedPlainAVX512 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldWeightedPlainAVX512(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedPlainAVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, weight *int32, heads int, n int)
 
 // foldWeightedScaledAVX512 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldWeightedScaledAVX512(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedScaledAVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, weight *int32, heads int, n int)
 
 // scoreTokenAVX512 is scoreToken.
 //
@@ -882,7 +987,7 @@ func accumulateOffsetx2AVX512(o *float32, sums *int32, r *float32, unit *float32
 // laneDotAVX512 is laneDot; n is a multiple of 16, 16 at least.
 //
 //go:noescape
-func laneDotAVX512(e *float32, x *float32, weight *float32, r *float32, heads int, n int)
+func laneDotAVX512(e *float32, x *float32, row int, weight *float32, r *float32, heads int, n int)
 
 // mergeAVX512 is merge; n is a multiple of 16, 16 at least.
 //
@@ -917,12 +1022,12 @@ func readAhead8192AVX512(b *byte, n int) uint64
 // foldWeightedPlainAVX2 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldWeightedPlainAVX2(coef *byte, units *float32, bias *int32, x *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedPlainAVX2(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, weight *int32, heads int, n int)
 
 // foldWeightedScaledAVX2 is foldWeighted; n is a multiple of 32, 32 at least.
 //
 //go:noescape
-func foldWeightedScaledAVX2(coef *byte, units *float32, bias *int32, x *float32, scale *float32, limit float32, weight *int32, heads int, n int)
+func foldWeightedScaledAVX2(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, weight *int32, heads int, n int)
 
 // scoreTokenAVX2 is scoreToken.
 //
@@ -957,7 +1062,7 @@ func accumulateOffsetx2AVX2(o *float32, sums *int32, r *float32, unit *float32, 
 // laneDotAVX2 is laneDot; n is a multiple of 16, 16 at least.
 //
 //go:noescape
-func laneDotAVX2(e *float32, x *float32, weight *float32, r *float32, heads int, n int)
+func laneDotAVX2(e *float32, x *float32, row int, weight *float32, r *float32, heads int, n int)
 
 // mergeAVX2 is merge; n is a multiple of 16, 16 at least.
 //

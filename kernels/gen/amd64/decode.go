@@ -9,13 +9,13 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// The distances that package kernels fixes (decode_format.go, decode_kernels.go).
+// The distances that package kernels fixes (decode_kernels.go).
 const (
-	maxDim     = 640
-	rowBytes   = 4 * maxDim // of two query heads' float rows
-	coefBytes  = 2 * maxDim // of two query heads' multiplicands
-	planeBytes = maxDim     // of the two byte planes of one query head's multiplicands
-	biasStride = maxDim / 32
+	scoreBytes = 256 // of two query heads' scores
+	valueBytes = 128 // of two query heads' outputs in a block of 32 lanes
+	blockBytes = 512 // of two blocks of outputs
+	planeBytes = 64  // of the planes of V's multiplicands
+	biasStride = 20  // of two query heads' sums in foldWeighted
 	pageTokens = 64
 )
 
@@ -124,7 +124,7 @@ func decode() {
 					tileAVX2(e, bits, heads, lines)
 				}
 			}
-			for _, e := range []end{scoreEnd, scaledEnd} {
+			for _, e := range []end{scoreEnd, scaledEnd, halfEnd} {
 				tileVNNI(e, bits, heads, 2)
 				tileAVX2(e, bits, heads, 2)
 			}
@@ -141,12 +141,14 @@ func decode() {
 		weights(heads, "")
 		weights(heads, "Plain")
 		weights(heads, "Scaled")
+		weights(heads, "Half")
 		foldRows(heads, false)
 		foldRows(heads, true)
 	}
 	softmax(avx2)
-	softmaxFold(false)
-	softmaxFold(true)
+	softmaxFold("Plain")
+	softmaxFold("Scaled")
+	softmaxFold("Half")
 	for _, w := range []tier{avx512, avx2} {
 		for _, scaled := range []bool{false, true} {
 			foldWeighted(w, scaled)
@@ -191,6 +193,8 @@ var (
 	scoreEnd = end{"score", "unit, add *float32, ", "z *float32"}
 	// scaledEnd is z = (float32(sum)·unit)·scale of the token.
 	scaledEnd = end{"scoreScaled", "unit, scale *float32, ", "z *float32"}
+	// halfEnd is scaledEnd with the scales as float16.
+	halfEnd = end{"scoreHalf", "unit *float32, scale *byte, ", "z *float32"}
 	// valueEnd is o = o·r + float32(sum)·unit.
 	valueEnd = end{"value", "r, unit *float32, ", "o *float32"}
 )
@@ -199,24 +203,26 @@ var (
 type integerTile struct {
 	end                              end
 	out, codes, coef, bias, one, two reg.Register
+	plane                            reg.Register // distance of the planes of multiplicands
 	blocks, steps                    reg.Register
 }
 
 func openTile(e end, bits, heads, lines int, suffix string) integerTile {
 	name := fmt.Sprintf("%s%dx%dx%d%s", e.name, bits, heads, lines, suffix)
-	TEXT(name, NOSPLIT, "func("+e.output+", codes, coef *byte, bias *int32, "+e.params+"blocks, steps int)")
+	TEXT(name, NOSPLIT, "func("+e.output+", codes, coef *byte, plane int, bias *int32, "+e.params+"blocks, steps int)")
 	Doc(fmt.Sprintf("%s is %s%d for %d query heads and blocks of %d lanes.", name, e.name, bits, heads, 16*lines))
 	Pragma("noescape")
 	t := integerTile{end: e}
-	out := map[string]string{"tile": "sums", "score": "z", "scoreScaled": "z", "value": "o"}[e.name]
+	out := map[string]string{"tile": "sums", "score": "z", "scoreScaled": "z", "scoreHalf": "z", "value": "o"}[e.name]
 	t.out = Load(Param(out), GP64())
 	t.codes = Load(Param("codes"), GP64())
 	t.coef = Load(Param("coef"), GP64())
+	t.plane = Load(Param("plane"), GP64())
 	t.bias = Load(Param("bias"), GP64())
 	switch e.name {
 	case "score":
 		t.one, t.two = Load(Param("unit"), GP64()), Load(Param("add"), GP64())
-	case "scoreScaled":
+	case "scoreScaled", "scoreHalf":
 		t.one, t.two = Load(Param("unit"), GP64()), Load(Param("scale"), GP64())
 	case "value":
 		t.one, t.two = Load(Param("r"), GP64()), Load(Param("unit"), GP64())
@@ -228,7 +234,7 @@ func openTile(e end, bits, heads, lines int, suffix string) integerTile {
 
 // finish stores one register of sums: of query head h, disp bytes into the block.
 func (t integerTile) finish(w tier, sum reg.VecVirtual, h, lines, disp int) {
-	row := Mem{Base: t.out, Disp: h*rowBytes + disp}
+	row := Mem{Base: t.out, Disp: h*scoreBytes + disp}
 	switch t.end.name {
 	case "tile":
 		VMOVUPS(sum, Mem{Base: t.out, Disp: 64*h*lines + disp})
@@ -241,7 +247,14 @@ func (t integerTile) finish(w tier, sum reg.VecVirtual, h, lines, disp int) {
 		VCVTDQ2PS(sum, sum)
 		VMULPS(w.splat(Mem{Base: t.one, Disp: 4 * h}), sum, sum)
 		VMULPS(Mem{Base: t.two, Disp: disp}, sum, sum)
+	case "scoreHalf":
+		scale := w.reg()
+		VCVTPH2PS(Mem{Base: t.two, Disp: disp / 2}, scale)
+		VCVTDQ2PS(sum, sum)
+		VMULPS(w.splat(Mem{Base: t.one, Disp: 4 * h}), sum, sum)
+		VMULPS(scale, sum, sum)
 	case "value":
+		row.Disp = h*valueBytes + disp
 		VCVTDQ2PS(sum, sum)
 		VMULPS(w.splat(Mem{Base: t.two, Disp: 4 * h}), sum, sum)
 		kept := w.splat(Mem{Base: t.one, Disp: 4 * h})
@@ -259,8 +272,48 @@ func (t integerTile) next(heads, lines int) {
 		return
 	case "scoreScaled":
 		ADDQ(U32(64*uint32(lines)), t.two)
+	case "scoreHalf":
+		ADDQ(Imm(32*uint64(lines)), t.two)
+	case "value":
+		ADDQ(U32(blockBytes), t.out)
+		return
 	}
 	ADDQ(U32(64*uint32(lines)), t.out)
+}
+
+// rowSet addresses up to eight rows that stand a variable distance apart with one
+// pointer for every three of them.
+type rowSet struct {
+	pointers []reg.Register
+	distance reg.Register
+}
+
+// rowsOf makes a set of n rows from a base, which it takes over, and their distance in bytes.
+func rowsOf(base, distance reg.Register, n int) rowSet {
+	r := rowSet{[]reg.Register{base}, distance}
+	for i := 3; i < n; i += 3 {
+		next := copyOf(r.pointers[len(r.pointers)-1])
+		ADDQ(distance, next)
+		LEAQ(Mem{Base: next, Index: distance, Scale: 2}, next)
+		r.pointers = append(r.pointers, next)
+	}
+	return r
+}
+
+// at is the place disp bytes into row i.
+func (r rowSet) at(i, disp int) Mem {
+	m := Mem{Base: r.pointers[i/3], Disp: disp}
+	if i%3 > 0 {
+		m.Index, m.Scale = r.distance, uint8(i%3)
+	}
+	return m
+}
+
+// each emits op for every pointer.
+func (r rowSet) each(op func(pointer reg.Register)) {
+	for _, p := range r.pointers {
+		op(p)
+	}
 }
 
 // tileVNNI multiplies lines of 16 lanes × 4 codes with the two byte planes of each
@@ -273,6 +326,7 @@ func tileVNNI(e end, bits, heads, lines int) {
 		mask = ZMM()
 		VMOVDQU32(word(0x0f0f0f0f), mask)
 	}
+	rows := rowsOf(t.coef, t.plane, 2*heads)
 	count("block", t.blocks, func() {
 		acc := make([][][2]reg.VecVirtual, heads)
 		for h := range acc {
@@ -284,9 +338,8 @@ func tileVNNI(e end, bits, heads, lines int) {
 				VPSUBD_BCST(Mem{Base: t.bias, Disp: 4 * h}, acc[h][l][0], acc[h][l][0])
 			}
 		}
-		at, n := copyOf(t.coef), copyOf(t.steps)
+		n, parts := copyOf(t.steps), 1
 		count("step", n, func() {
-			parts := 1
 			code := make([][]reg.VecVirtual, lines)
 			for l := range lines {
 				raw := ZMM()
@@ -304,7 +357,7 @@ func tileVNNI(e end, bits, heads, lines int) {
 			for part := range parts {
 				for h := range heads {
 					for plane := range 2 {
-						m := Mem{Base: at, Disp: h*coefBytes + plane*planeBytes + 4*part}
+						m := rows.at(2*h+plane, 4*part)
 						if lines == 1 {
 							VPDPBUSD_BCST(m, code[0][part], acc[h][0][plane])
 							continue
@@ -317,9 +370,12 @@ func tileVNNI(e end, bits, heads, lines int) {
 					}
 				}
 			}
-			ADDQ(Imm(uint64(4*parts)), at)
+			rows.each(func(p reg.Register) { ADDQ(Imm(uint64(4*parts)), p) })
 			ADDQ(U32(64*uint32(lines)), t.codes)
 		})
+		back := copyOf(t.steps)
+		SHLQ(Imm(uint64(1+parts)), back)
+		rows.each(func(p reg.Register) { SUBQ(back, p) })
 		for h := range acc {
 			for l, a := range acc[h] {
 				VPSLLD(Imm(8), a[1], a[1])
@@ -339,6 +395,8 @@ func tileVNNI(e end, bits, heads, lines int) {
 func tileAVX2(e end, bits, heads, lines int) {
 	t := openTile(e, bits, heads, lines, "AVX2")
 	stride := 64 * lines
+	ADDQ(t.plane, t.plane) // a row of multiplicands takes the room of two planes
+	rows := rowsOf(t.coef, t.plane, heads)
 	count("block", t.blocks, func() {
 		var line reg.Register
 		for l := range lines {
@@ -352,12 +410,12 @@ func tileAVX2(e end, bits, heads, lines int) {
 					VPSUBD(minus, acc[h][i], acc[h][i])
 				}
 			}
-			at, n := copyOf(t.coef), copyOf(t.steps)
+			n := copyOf(t.steps)
 			line = copyOf(t.codes)
 			multiply := func(pair int, code [2]reg.VecVirtual) {
 				for h := range heads {
 					factor := YMM()
-					VPBROADCASTD(Mem{Base: at, Disp: h*coefBytes + 4*pair}, factor)
+					VPBROADCASTD(rows.at(h, 4*pair), factor)
 					for i := range 2 {
 						product := YMM()
 						VPMADDWD(factor, code[i], product)
@@ -387,16 +445,19 @@ func tileAVX2(e end, bits, heads, lines int) {
 				if bits == 8 {
 					multiply(0, low(0, 0x00ff00ff))
 					multiply(1, low(8, 0))
-					ADDQ(Imm(8), at)
+					rows.each(func(p reg.Register) { ADDQ(Imm(8), p) })
 				} else {
 					multiply(0, low(0, 0x000f000f))
 					multiply(1, low(8, 0x000f000f))
 					multiply(2, low(4, 0x000f000f))
 					multiply(3, low(12, 0))
-					ADDQ(Imm(16), at)
+					rows.each(func(p reg.Register) { ADDQ(Imm(16), p) })
 				}
 				ADDQ(U32(uint32(stride)), line)
 			})
+			back := copyOf(t.steps)
+			SHLQ(Imm(map[int]uint64{8: 3, 4: 4}[bits]), back)
+			rows.each(func(p reg.Register) { SUBQ(back, p) })
 			for h := range acc {
 				for i, a := range acc[h] {
 					t.finish(avx2, a, h, lines, 64*l+32*i)
@@ -418,9 +479,10 @@ func tileFloat(w tier, value, half bool, heads, lines int) {
 	if half {
 		kind, size = "F16", 2
 	}
-	params := "x *float32"
+	params, outBytes := "x *float32, row int", scoreBytes
 	if value {
-		use, params = "value", "x, r *float32"
+		use, outBytes = "value", valueBytes
+		params += ", r *float32"
 	}
 	name := fmt.Sprintf("%s%sx%dx%d%s", use, kind, heads, lines, w.suffix)
 	TEXT(name, NOSPLIT, "func(out *float32, codes *byte, "+params+", blocks, steps int)")
@@ -429,6 +491,9 @@ func tileFloat(w tier, value, half bool, heads, lines int) {
 	out := Load(Param("out"), GP64())
 	codes := Load(Param("codes"), GP64())
 	x := Load(Param("x"), GP64())
+	row := Load(Param("row"), GP64())
+	SHLQ(Imm(2), row)
+	rows := rowsOf(x, row, heads)
 	var r reg.Register
 	if value {
 		r = Load(Param("r"), GP64())
@@ -451,7 +516,7 @@ func tileFloat(w tier, value, half bool, heads, lines int) {
 					acc[h] = append(acc[h], a)
 				}
 			}
-			at, n := copyOf(x), copyOf(steps)
+			n := copyOf(steps)
 			line = copyOf(codes)
 			count(fmt.Sprintf("step%d", first), n, func() {
 				var code []lanes
@@ -468,7 +533,7 @@ func tileFloat(w tier, value, half bool, heads, lines int) {
 					code = append(code, c)
 				}
 				for h := range heads {
-					factor := w.splat(Mem{Base: at, Disp: h * rowBytes})
+					factor := w.splat(rows.at(h, 0))
 					for l := range together {
 						for i, c := range code[l] {
 							if half {
@@ -481,25 +546,32 @@ func tileFloat(w tier, value, half bool, heads, lines int) {
 						}
 					}
 				}
-				ADDQ(Imm(4), at)
+				rows.each(func(p reg.Register) { ADDQ(Imm(4), p) })
 				ADDQ(U32(uint32(stride)), line)
 			})
+			back := copyOf(steps)
+			SHLQ(Imm(2), back)
+			rows.each(func(p reg.Register) { SUBQ(back, p) })
 			for h := range acc {
 				for l, a := range acc[h] {
 					for i, sum := range a {
-						row := Mem{Base: out, Disp: h*rowBytes + 64*(first+l) + i*w.bytes()}
+						at := Mem{Base: out, Disp: h*outBytes + 64*(first+l) + i*w.bytes()}
 						if value {
 							kept := w.splat(Mem{Base: r, Disp: 4 * h})
-							VMULPS(row, kept, kept)
+							VMULPS(at, kept, kept)
 							VADDPS(sum, kept, sum)
 						}
-						VMOVUPS(sum, row)
+						VMOVUPS(sum, at)
 					}
 				}
 			}
 		}
 		MOVQ(line, codes)
-		ADDQ(U32(64*uint32(lines)), out)
+		if value {
+			ADDQ(U32(blockBytes), out)
+		} else {
+			ADDQ(U32(64*uint32(lines)), out)
+		}
 	})
 	VZEROUPPER()
 	RET()
@@ -583,8 +655,9 @@ func (w tier) factors(label string, amax reg.VecVirtual, limits reg.Register, un
 }
 
 // planes rounds 16 scaled values to integers, stores them as multiplicands at coef,
-// 16·part elements behind index i, and returns them.
-func (w tier) planes(v lanes, coef, i reg.Register, part int) lanes {
+// 16·part elements behind index i, their high bytes at coefHigh where there are
+// planes, and returns them.
+func (w tier) planes(v lanes, coef, coefHigh, i reg.Register, part int) lanes {
 	for r := range v {
 		VCVTPS2DQ(v[r], v[r])
 	}
@@ -593,7 +666,7 @@ func (w tier) planes(v lanes, coef, i reg.Register, part int) lanes {
 		VPADDD(word(halfByte), v[0], high)
 		VPSRAD(Imm(8), high, high)
 		VPMOVDB(v[0], Mem{Base: coef, Index: i, Scale: 1, Disp: 16 * part})
-		VPMOVDB(high, Mem{Base: coef, Index: i, Scale: 1, Disp: planeBytes + 16*part})
+		VPMOVDB(high, Mem{Base: coefHigh, Index: i, Scale: 1, Disp: 16 * part})
 		return v
 	}
 	packed := YMM()
@@ -611,10 +684,14 @@ func foldWeighted(w tier, scaled bool) {
 	if scaled {
 		name, scale = "foldWeightedScaled", ", scale"
 	}
-	TEXT(name+w.suffix, NOSPLIT, "func(coef *byte, units *float32, bias *int32, x"+scale+" *float32, limit float32, weight *int32, heads, n int)")
+	TEXT(name+w.suffix, NOSPLIT, "func(coef *byte, plane int, units *float32, bias *int32, x"+scale+" *float32, row int, limit float32, weight *int32, heads, n int)")
 	Doc(name + w.suffix + " is foldWeighted; n is a multiple of 32, 32 at least.")
 	Pragma("noescape")
 	coef := Load(Param("coef"), GP64())
+	plane := Load(Param("plane"), GP64())
+	coefHigh := copyOf(coef)
+	ADDQ(plane, coefHigh)
+	ADDQ(plane, plane)
 	units := Load(Param("units"), GP64())
 	bias := Load(Param("bias"), GP64())
 	x := Load(Param("x"), GP64())
@@ -622,6 +699,8 @@ func foldWeighted(w tier, scaled bool) {
 	if scaled {
 		factors = Load(Param("scale"), GP64())
 	}
+	row := Load(Param("row"), GP64())
+	SHLQ(Imm(2), row)
 	limits := XMM()
 	Load(Param("limit"), limits)
 	weight := Load(Param("weight"), GP64())
@@ -659,7 +738,7 @@ func foldWeighted(w tier, scaled bool) {
 		for part := range 2 {
 			v := load(part)
 			v.same(func(r reg.VecVirtual) { VMULPS(by, r, r) })
-			for r, k := range w.planes(v, coef, i, part) {
+			for r, k := range w.planes(v, coef, coefHigh, i, part) {
 				at := w.at(Mem{Base: weight, Index: i, Scale: 4, Disp: 64 * part}, r)
 				if part == 0 {
 					VPMULLD(at, k, sum[r])
@@ -674,8 +753,9 @@ func foldWeighted(w tier, scaled bool) {
 		ADDQ(Imm(32), i)
 		CMPQ(i, n)
 		JLT(LabelRef("planes"))
-		ADDQ(U32(rowBytes), x)
-		ADDQ(U32(coefBytes), coef)
+		ADDQ(row, x)
+		ADDQ(plane, coef)
+		ADDQ(plane, coefHigh)
 		ADDQ(Imm(4*biasStride), bias)
 		ADDQ(Imm(4), units)
 	})
@@ -783,7 +863,7 @@ func scoreToken(w tier) {
 			}
 		}
 		ADDQ(U32(128), sums)
-		ADDQ(U32(rowBytes), z)
+		ADDQ(U32(scoreBytes), z)
 		INCQ(h)
 		CMPQ(h, heads)
 		JLT(LabelRef("head"))
@@ -831,7 +911,7 @@ func (w tier) tops(z, m, r, heads reg.Register) {
 		}
 	}
 	VMOVSS(w.largest(top).AsX(), Mem{Base: m, Index: h, Scale: 4})
-	ADDQ(U32(rowBytes), row)
+	ADDQ(U32(scoreBytes), row)
 	INCQ(h)
 	CMPQ(h, heads)
 	JLT(LabelRef("top"))
@@ -882,7 +962,7 @@ func softmax(w tier) {
 	w.tops(z, m, r, heads)
 	count("head", heads, func() {
 		w.weigh(z, l, w.splat(Mem{Base: m}), w.splat(Mem{Base: r}), nil)
-		ADDQ(U32(rowBytes), z)
+		ADDQ(U32(scoreBytes), z)
 		ADDQ(Imm(4), m)
 		ADDQ(Imm(4), r)
 		ADDQ(Imm(64), l)
@@ -893,12 +973,10 @@ func softmax(w tier) {
 
 // softmaxFold is softmax followed by fold. Probabilities and scales are not negative,
 // so that no magnitudes need be taken.
-func softmaxFold(scaled bool) {
+func softmaxFold(folding string) {
 	w := avx2
-	name, params := "softmaxFoldPlain", ""
-	if scaled {
-		name, params = "softmaxFoldScaled", ", scale *float32"
-	}
+	scaled := folding != "Plain"
+	name, params := "softmaxFold"+folding, scaleParams[folding]
 	TEXT(name+w.suffix, NOSPLIT, "func(z, m, r, l *float32, coef *byte, units *float32, bias *int32"+params+", limit float32, centre, heads int)")
 	Doc(name + w.suffix + " is softmaxFold; m and r have room for four heads.")
 	Pragma("noescape")
@@ -912,6 +990,9 @@ func softmaxFold(scaled bool) {
 	var scale reg.Register
 	if scaled {
 		scale = Load(Param("scale"), GP64())
+	}
+	if folding == "Half" {
+		scale = w.widenScales()
 	}
 	limits := XMM()
 	Load(Param("limit"), limits)
@@ -945,7 +1026,7 @@ func softmaxFold(scaled bool) {
 				}
 			}
 			v.same(func(r reg.VecVirtual) { VMULPS(by, r, r) })
-			for i, k := range w.planes(v, coef, zero, part) {
+			for i, k := range w.planes(v, coef, nil, zero, part) {
 				if part == 0 {
 					VMOVAPS(k, sum[i])
 				} else {
@@ -957,16 +1038,32 @@ func softmaxFold(scaled bool) {
 		VMOVD(w.total(sum).AsX(), total)
 		IMULL(centre.(reg.GP).As32(), total)
 		MOVL(total, Mem{Base: bias})
-		ADDQ(U32(rowBytes), z)
+		ADDQ(U32(scoreBytes), z)
 		ADDQ(Imm(4), m)
 		ADDQ(Imm(4), r)
 		ADDQ(Imm(64), l)
-		ADDQ(U32(coefBytes), coef)
+		ADDQ(U32(2*planeBytes), coef)
 		ADDQ(Imm(4), units)
 		ADDQ(Imm(4), bias)
 	})
 	VZEROUPPER()
 	RET()
+}
+
+// scaleParams are the parameters for the scales of V's tokens: none, float32, or
+// float16 with room to widen them.
+var scaleParams = map[string]string{"": "", "Plain": "", "Scaled": ", scale *float32", "Half": ", half *byte, scale *float32"}
+
+// widenScales converts the 64 float16 of parameter half to the floats of parameter
+// scale and returns where those are.
+func (w tier) widenScales() reg.Register {
+	half, scale := Load(Param("half"), GP64()), Load(Param("scale"), GP64())
+	for at := 0; at < 4*pageTokens; at += w.bytes() {
+		v := w.reg()
+		VCVTPH2PS(Mem{Base: half, Disp: at / 2}, v)
+		VMOVUPS(v, Mem{Base: scale, Disp: at})
+	}
+	return scale
 }
 
 // weights emits softmax for a fixed number of heads, and after it, with a folding,
@@ -978,11 +1075,7 @@ func weights(heads int, folding string) {
 	doc := "softmax"
 	if folding != "" {
 		doc = "softmaxFold"
-		params += ", coef *byte, units *float32, bias *int32"
-		if folding == "Scaled" {
-			params += ", scale *float32"
-		}
-		params += ", limit float32, centre int"
+		params += ", coef *byte, units *float32, bias *int32" + scaleParams[folding] + ", limit float32, centre int"
 	}
 	TEXT(name, NOSPLIT, "func("+params+")")
 	Doc(fmt.Sprintf("%s is %s for %d query heads; m, r and units have room for four.", name, doc, heads))
@@ -991,7 +1084,7 @@ func weights(heads int, folding string) {
 	m := Load(Param("m"), GP64())
 	r := Load(Param("r"), GP64())
 	l := Load(Param("l"), GP64())
-	at := func(h, part int) Mem { return Mem{Base: z, Disp: h*rowBytes + 64*part} }
+	at := func(h, part int) Mem { return Mem{Base: z, Disp: h*scoreBytes + 64*part} }
 	w := avx512
 
 	low, magic := splatWord(exp2Low), splatWord(roundMagic)
@@ -1021,8 +1114,11 @@ func weights(heads int, folding string) {
 
 	weight := make([][]reg.VecVirtual, heads)
 	var scale reg.Register
-	if folding == "Scaled" {
+	switch folding {
+	case "Scaled":
 		scale = Load(Param("scale"), GP64())
+	case "Half":
+		scale = w.widenScales()
 	}
 	for h := range heads {
 		sum := ZMM()
@@ -1049,7 +1145,7 @@ func weights(heads int, folding string) {
 			} else {
 				VADDPS(v, sum, sum)
 			}
-			if folding == "Scaled" {
+			if scale != nil {
 				VMULPS(Mem{Base: scale, Disp: 64 * part}, v, v)
 			}
 			if folding != "" {
@@ -1071,7 +1167,7 @@ func weights(heads int, folding string) {
 	units := Load(Param("units"), GP64())
 	bias := Load(Param("bias"), GP64())
 	limit := XMM()
-	VBROADCASTSS(NewParamAddr("limit", map[string]int{"Plain": 56, "Scaled": 64}[folding]), limit)
+	VBROADCASTSS(NewParamAddr("limit", map[string]int{"Plain": 56, "Scaled": 64, "Half": 72}[folding]), limit)
 	largest := make([]reg.VecVirtual, heads)
 	for h, v := range weight {
 		top, other := ZMM(), ZMM()
@@ -1100,13 +1196,13 @@ func weights(heads int, folding string) {
 		plane := ZMM()
 		VMOVDQU64(lowBytes, plane)
 		VPERMI2B(second, first, plane)
-		VMOVDQU64(plane, Mem{Base: coef, Disp: h * coefBytes})
+		VMOVDQU64(plane, Mem{Base: coef, Disp: 2 * h * planeBytes})
 		VPADDW(half, first, first)
 		VPADDW(half, second, second)
 		plane = ZMM()
 		VMOVDQU64(highBytes, plane)
 		VPERMI2B(second, first, plane)
-		VMOVDQU64(plane, Mem{Base: coef, Disp: h*coefBytes + planeBytes})
+		VMOVDQU64(plane, Mem{Base: coef, Disp: (2*h + 1) * planeBytes})
 		sums[h] = sum
 	}
 	w.storeTotals(sums, bias, centre)
@@ -1121,25 +1217,37 @@ func foldRows(heads int, scaled bool) {
 	if scaled {
 		name, params = fmt.Sprintf("foldScaledx%dAVX512", heads), "x, scale *float32"
 	}
-	TEXT(name, NOSPLIT, "func(coef *byte, units *float32, bias *int32, "+params+", limit float32, centre, n int)")
+	TEXT(name, NOSPLIT, "func(coef *byte, plane int, units *float32, bias *int32, "+params+", row int, limit float32, centre, n int)")
 	Doc(name + " is fold; n is a multiple of 32, 32 at least; units has room for four heads.")
 	Pragma("noescape")
-	coef := Load(Param("coef"), GP64())
-	units := Load(Param("units"), GP64())
-	bias := Load(Param("bias"), GP64())
-	x := Load(Param("x"), GP64())
 	w := avx512
-	i := GP64()
+	row := Load(Param("row"), GP64())
+	SHLQ(Imm(2), row)
+	var x rowSet
 	var scale reg.Register
-	limitAt := 32
+	limitAt := 48
 	if scaled {
-		scale = Load(Param("scale"), GP64())
-		limitAt = 40
+		limitAt = 56
+	}
+	// rewind starts a pass over the rows.
+	rewind := func() reg.Register {
+		x = rowsOf(Load(Param("x"), GP64()), row, heads)
+		if scaled {
+			scale = Load(Param("scale"), GP64())
+		}
+		return Load(Param("n"), GP64())
+	}
+	// next moves on by 32 elements.
+	next := func(label string, n reg.Register) {
+		x.each(func(p reg.Register) { ADDQ(U32(128), p) })
+		if scaled {
+			ADDQ(U32(128), scale)
+		}
+		SUBQ(Imm(32), n)
+		JNZ(LabelRef(label))
 	}
 	limit := XMM()
 	VBROADCASTSS(NewParamAddr("limit", limitAt), limit)
-	centre := Load(Param("centre"), GP64())
-	n := Load(Param("n"), GP64())
 	tops := make([]reg.VecVirtual, heads)
 	for h := range tops {
 		tops[h] = ZMM()
@@ -1151,13 +1259,13 @@ func foldRows(heads int, scaled bool) {
 		for part := range s {
 			if scaled {
 				s[part] = ZMM()
-				VMOVUPS(Mem{Base: scale, Index: i, Scale: 4, Disp: 64 * part}, s[part])
+				VMOVUPS(Mem{Base: scale, Disp: 64 * part}, s[part])
 			}
 		}
 		return s
 	}
 	load := func(h, part int, s [2]reg.VecVirtual) reg.VecVirtual {
-		v, at := ZMM(), Mem{Base: x, Index: i, Scale: 4, Disp: h*rowBytes + 64*part}
+		v, at := ZMM(), x.at(h, 64*part)
 		if scaled {
 			VMULPS(at, s[part], v)
 		} else {
@@ -1165,7 +1273,7 @@ func foldRows(heads int, scaled bool) {
 		}
 		return v
 	}
-	XORQ(i, i)
+	n := rewind()
 	Label("amax")
 	s := scales()
 	for h, top := range tops {
@@ -1175,11 +1283,9 @@ func foldRows(heads int, scaled bool) {
 			VMAXPS(v, top, top)
 		}
 	}
-	ADDQ(Imm(32), i)
-	CMPQ(i, n)
-	JLT(LabelRef("amax"))
+	next("amax", n)
 	by := make([]reg.VecVirtual, heads)
-	for h, factor := range w.factorRows(tops, limit, units) {
+	for h, factor := range w.factorRows(tops, limit, Load(Param("units"), GP64())) {
 		by[h] = factor
 	}
 	low, high := bytePlanes()
@@ -1192,7 +1298,8 @@ func foldRows(heads int, scaled bool) {
 		sums[h] = ZMM()
 		w.zero(sums[h])
 	}
-	XORQ(i, i)
+	coef := rowsOf(Load(Param("coef"), GP64()), Load(Param("plane"), GP64()), 2*heads)
+	n = rewind()
 	Label("planes")
 	s = scales()
 	for h := range heads {
@@ -1206,15 +1313,14 @@ func foldRows(heads int, scaled bool) {
 		words, plane := ZMM(), ZMM()
 		VPACKSSDW(k[1], k[0], words)
 		VPERMB(words, lowBytes, plane)
-		VMOVDQU(plane.AsY(), Mem{Base: coef, Index: i, Scale: 1, Disp: h * coefBytes})
+		VMOVDQU(plane.AsY(), coef.at(2*h, 0))
 		VPADDW(half, words, words)
 		VPERMB(words, highBytes, words)
-		VMOVDQU(words.AsY(), Mem{Base: coef, Index: i, Scale: 1, Disp: h*coefBytes + planeBytes})
+		VMOVDQU(words.AsY(), coef.at(2*h+1, 0))
 	}
-	ADDQ(Imm(32), i)
-	CMPQ(i, n)
-	JLT(LabelRef("planes"))
-	w.storeTotals(sums, bias, centre)
+	coef.each(func(p reg.Register) { ADDQ(Imm(32), p) })
+	next("planes", n)
+	w.storeTotals(sums, Load(Param("bias"), GP64()), Load(Param("centre"), GP64()))
 	VZEROUPPER()
 	RET()
 }
@@ -1310,11 +1416,11 @@ func outputs(w tier, lines int, o, sums, heads, blocks reg.Register, perHead fun
 			VMOVUPS(v, Mem{Base: row, Disp: at})
 		}
 		ADDQ(U32(64*uint32(lines)), sums)
-		ADDQ(U32(rowBytes), row)
+		ADDQ(U32(valueBytes), row)
 		INCQ(h)
 		CMPQ(h, heads)
 		JLT(LabelRef("head"))
-		ADDQ(U32(64*uint32(lines)), o)
+		ADDQ(U32(blockBytes), o)
 		if perBlock != nil {
 			perBlock()
 		}
@@ -1378,11 +1484,13 @@ func accumulateScaled(w tier) {
 }
 
 func laneDot(w tier) {
-	TEXT("laneDot"+w.suffix, NOSPLIT, "func(e, x, weight, r *float32, heads, n int)")
+	TEXT("laneDot"+w.suffix, NOSPLIT, "func(e, x *float32, row int, weight, r *float32, heads, n int)")
 	Doc("laneDot" + w.suffix + " is laneDot; n is a multiple of 16, 16 at least.")
 	Pragma("noescape")
 	e := Load(Param("e"), GP64())
 	x := Load(Param("x"), GP64())
+	row := Load(Param("row"), GP64())
+	SHLQ(Imm(2), row)
 	weight := Load(Param("weight"), GP64())
 	r := Load(Param("r"), GP64())
 	heads := Load(Param("heads"), GP64())
@@ -1413,7 +1521,7 @@ func laneDot(w tier) {
 			VADDPS(sum[k], v, v)
 			VMOVUPS(v, w.at(Mem{Base: e}, k))
 		}
-		ADDQ(U32(rowBytes), x)
+		ADDQ(row, x)
 		ADDQ(Imm(64), e)
 		ADDQ(Imm(4), r)
 	})
