@@ -215,6 +215,7 @@ type decodeWorker struct {
 	kTiles *intTiles // of integer K
 	vTiles *intTiles
 	rows   bool // pages are unpacked to float32 tiles first
+	direct bool // pages are read by directPages
 	k, v   layout
 	tk, tv layout // of float32 tiles
 	head   int    // KV head whose queries are folded; −1: none
@@ -238,7 +239,7 @@ type decodeWorker struct {
 }
 
 func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
-	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), k: c.k.layout, v: c.v.layout, head: -1}
+	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), direct: c.direct(), k: c.k.layout, v: c.v.layout, head: -1}
 	w.tk, w.tv = c.tailLayouts()
 	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
 	w.row = roundUp(w.tk.reduced, pageTokens)
@@ -352,6 +353,11 @@ func (w *decodeWorker) chunk(h, chunk int) {
 		w.finish(h, chunk, nil)
 		return
 	}
+	if w.direct && !c.v.signed && d.first <= first*pageTokens {
+		w.directPages(hd.pages[first*c.periodSize:last*c.periodSize], c)
+		w.finish(h, chunk, hd)
+		return
+	}
 	for p := first; p < last; p++ {
 		low := max(0, d.first-p*pageTokens)
 		if w.rows {
@@ -381,6 +387,74 @@ func (w *decodeWorker) chunk(h, chunk int) {
 		}
 	}
 	w.finish(h, chunk, hd)
+}
+
+// direct says whether pages need nothing but a score, a softmax and a value tile:
+// scales that a head or a column shares, or one float16 a token, and no offsets
+// that a page would have to sum.
+func (c *Cache) direct() bool {
+	for _, s := range []*side{&c.k, &c.v} {
+		f := s.format
+		if s.layout.store == storeRows || s.every > 1 {
+			return false
+		}
+		if f.Codec != CodecInt || f.Share != ShareChannel && f.Share != ShareToken {
+			continue
+		}
+		perToken := f.Share == ShareToken
+		if f.Share == ShareChannel && f.Group > 0 || perToken && (f.Zero != ZeroSym || f.Meta != MetaF16 || f.groups(s.dim) > 1) {
+			return false
+		}
+		if !s.key && f.Share == ShareChannel && f.Zero == ZeroPoint {
+			return false
+		}
+	}
+	return true
+}
+
+// directPages attends to whole pages of a cache that is direct. It is page written
+// out: between one page and the next little but the codes themselves may be touched,
+// or the machine loses the stream it reads ahead.
+func (w *decodeWorker) directPages(pages []byte, c *Cache) {
+	kern, kTiles, vTiles := w.kern, w.kTiles, w.vTiles
+	z, r, coef, bias, unit, scale := w.z, w.r, w.vCoef, w.vBias, w.vUnit, w.vScale
+	kSegment, vSegments := w.k.segments[0], w.v.segments
+	nk, nv := c.k.metaBytes, c.v.metaBytes
+	kAt, vAt, size := nk+nv, nk+nv+c.k.layout.codeBytes, c.periodSize
+	halfK, halfV := c.k.format.Share == ShareToken, c.v.format.Share == ShareToken
+	floatK, floatV := w.k.store == storeF16, w.v.store == storeF16
+	centre := int(w.vCentre[0])
+	for ; len(pages) >= size; pages = pages[size:] {
+		kCodes, vCodes := pages[kAt:vAt], pages[vAt:size]
+		for i := range w.blocks {
+			b := &w.blocks[i]
+			switch {
+			case floatK:
+				kern.f16.score(z, kCodes, b.q, w.row, b.heads, 2, kSegment.steps)
+			case halfK:
+				kTiles.scoreHalf(z, kCodes, b.coef, w.row, b.bias, b.unit, pages, b.heads, 2, kSegment.steps, 0)
+			default:
+				kTiles.score(z, kCodes, b.coef, w.row, b.bias, b.unit, b.add, b.heads, 2, kSegment.steps, 0)
+			}
+			switch {
+			case floatV:
+				kern.softmax(z, b.top, r, b.sum, b.heads)
+				for i := range vSegments {
+					s := &vSegments[i]
+					kern.f16.value(b.o[s.lane*headBlock:], vCodes[s.codes:], z, pageTokens, r, b.heads, s.lanes, s.blocks, s.steps)
+				}
+				continue
+			case halfV:
+				kern.softmaxFoldHalf(z, b.top, r, b.sum, coef, unit, bias, pages[nk:], scale, centre, b.heads)
+			default:
+				kern.softmaxFold(z, b.top, r, b.sum, coef, unit, bias, nil, centre, b.heads)
+			}
+			for i := range vSegments {
+				s := &vSegments[i]
+				vTiles.value(b.o[s.lane*headBlock:], vCodes[s.codes:], coef, valuePlane, bias, r, unit, b.heads, s.lanes, s.blocks, s.steps, 0)
+			}
+		}
+	}
 }
 
 func (b *blockState) reset() {
