@@ -89,6 +89,10 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		mustHold(n > 0 && n%laneWidth == 0 && len(e) >= heads*laneWidth && len(x) >= rows(heads, row, n) && len(w) >= n && len(r) >= heads)
 		laneDotAVX2(&e[0], &x[0], row, &w[0], &r[0], heads, n)
 	}
+	k.widen = func(dst []float32, src []byte) {
+		mustHold(len(dst) > 0 && len(dst)%laneWidth == 0 && len(src) >= 2*len(dst))
+		widenAVX2(&dst[0], &src[0], len(dst))
+	}
 	k.merge = func(dst, src []float32, a, b float32) {
 		mustHold(len(src) > 0 && len(src)%laneWidth == 0 && len(dst) == len(src))
 		mergeAVX2(&dst[0], &src[0], a, b, len(src))
@@ -200,6 +204,10 @@ func avx512Decode(k decodeKernels) decodeKernels {
 	k.laneDot = func(e, x []float32, row int, w, r []float32, heads, n int) {
 		mustHold(n > 0 && n%laneWidth == 0 && len(e) >= heads*laneWidth && len(x) >= rows(heads, row, n) && len(w) >= n && len(r) >= heads)
 		laneDotAVX512(&e[0], &x[0], row, &w[0], &r[0], heads, n)
+	}
+	k.widen = func(dst []float32, src []byte) {
+		mustHold(len(dst) > 0 && len(dst)%laneWidth == 0 && len(src) >= 2*len(dst))
+		widenAVX512(&dst[0], &src[0], len(dst))
 	}
 	k.merge = func(dst, src []float32, a, b float32) {
 		mustHold(len(src) > 0 && len(src)%laneWidth == 0 && len(dst) == len(src))

@@ -531,17 +531,21 @@ step1:
 	RET
 
 // func score8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·score8x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -591,18 +595,22 @@ step:
 	RET
 
 // func score8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score8x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -699,17 +707,21 @@ step1:
 	RET
 
 // func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled8x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -758,18 +770,22 @@ step:
 	RET
 
 // func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled8x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -863,17 +879,21 @@ step1:
 	RET
 
 // func scoreHalf8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -924,18 +944,22 @@ step:
 	RET
 
 // func scoreHalf8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf8x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -1723,18 +1747,22 @@ step1:
 	RET
 
 // func score4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·score4x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      add+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -1796,18 +1824,22 @@ step:
 	RET
 
 // func score4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score4x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -1940,18 +1972,22 @@ step1:
 	RET
 
 // func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled4x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -2012,18 +2048,22 @@ step:
 	RET
 
 // func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled4x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -2153,18 +2193,22 @@ step1:
 	RET
 
 // func scoreHalf4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -2227,18 +2271,22 @@ step:
 	RET
 
 // func scoreHalf4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf4x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -3701,20 +3749,24 @@ step1:
 	RET
 
 // func score8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·score8x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -3794,18 +3846,22 @@ step:
 	RET
 
 // func score8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score8x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -3956,20 +4012,24 @@ step1:
 	RET
 
 // func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled8x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -4046,18 +4106,22 @@ step:
 	RET
 
 // func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled8x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -4201,20 +4265,24 @@ step1:
 	RET
 
 // func scoreHalf8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -4295,18 +4363,22 @@ step:
 	RET
 
 // func scoreHalf8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf8x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -5416,21 +5488,25 @@ step1:
 	RET
 
 // func score4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·score4x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      add+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -5528,18 +5604,22 @@ step:
 	RET
 
 // func score4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score4x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -5746,21 +5826,25 @@ step1:
 	RET
 
 // func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled4x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -5855,18 +5939,22 @@ step:
 	RET
 
 // func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled4x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -6066,21 +6154,25 @@ step1:
 	RET
 
 // func scoreHalf4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -6179,18 +6271,22 @@ step:
 	RET
 
 // func scoreHalf4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf4x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -8110,20 +8206,24 @@ step1:
 	RET
 
 // func score8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·score8x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -8231,18 +8331,22 @@ step:
 	RET
 
 // func score8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score8x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -8447,20 +8551,24 @@ step1:
 	RET
 
 // func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled8x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -8563,18 +8671,22 @@ step:
 	RET
 
 // func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled8x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -8768,20 +8880,24 @@ step1:
 	RET
 
 // func scoreHalf8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -8890,18 +9006,22 @@ step:
 	RET
 
 // func scoreHalf8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf8x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -10349,21 +10469,25 @@ step1:
 	RET
 
 // func score4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·score4x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      add+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -10495,18 +10619,22 @@ step:
 	RET
 
 // func score4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score4x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -10787,21 +10915,25 @@ step1:
 	RET
 
 // func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled4x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -10928,18 +11060,22 @@ step:
 	RET
 
 // func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled4x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -11209,21 +11345,25 @@ step1:
 	RET
 
 // func scoreHalf4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -11356,18 +11496,22 @@ step:
 	RET
 
 // func scoreHalf4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf4x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -13788,23 +13932,27 @@ step1:
 	RET
 
 // func score8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·score8x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
-	MOVQ R11, R12
-	ADDQ BX, R12
-	LEAQ (R12)(BX*2), R12
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
+	MOVQ       R11, R12
+	ADDQ       BX, R12
+	LEAQ       (R12)(BX*2), R12
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -13942,21 +14090,25 @@ step:
 	RET
 
 // func score8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score8x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -14219,23 +14371,27 @@ step1:
 	RET
 
 // func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled8x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
-	MOVQ R11, R12
-	ADDQ BX, R12
-	LEAQ (R12)(BX*2), R12
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
+	MOVQ       R11, R12
+	ADDQ       BX, R12
+	LEAQ       (R12)(BX*2), R12
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -14366,21 +14522,25 @@ step:
 	RET
 
 // func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled8x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -14628,23 +14788,27 @@ step1:
 	RET
 
 // func scoreHalf8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
-	MOVQ R11, R12
-	ADDQ BX, R12
-	LEAQ (R12)(BX*2), R12
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
+	MOVQ       R11, R12
+	ADDQ       BX, R12
+	LEAQ       (R12)(BX*2), R12
 
 block:
 	VPXORD      Z1, Z1, Z1
@@ -14783,21 +14947,25 @@ step:
 	RET
 
 // func scoreHalf8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf8x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -16631,24 +16799,28 @@ step1:
 	RET
 
 // func score4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·score4x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      add+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
-	MOVQ      R11, R12
-	ADDQ      BX, R12
-	LEAQ      (R12)(BX*2), R12
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
+	MOVQ       R11, R12
+	ADDQ       BX, R12
+	LEAQ       (R12)(BX*2), R12
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -16816,21 +16988,25 @@ step:
 	RET
 
 // func score4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·score4x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ add+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       add+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -17189,24 +17365,28 @@ step1:
 	RET
 
 // func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreScaled4x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
-	MOVQ      R11, R12
-	ADDQ      BX, R12
-	LEAQ      (R12)(BX*2), R12
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
+	MOVQ       R11, R12
+	ADDQ       BX, R12
+	LEAQ       (R12)(BX*2), R12
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -17367,21 +17547,25 @@ step:
 	RET
 
 // func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·scoreScaled4x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -17725,24 +17909,28 @@ step1:
 	RET
 
 // func scoreHalf4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ      z+0(FP), AX
-	MOVQ      codes+8(FP), CX
-	MOVQ      coef+16(FP), DX
-	MOVQ      plane+24(FP), BX
-	MOVQ      bias+32(FP), SI
-	MOVQ      unit+40(FP), DI
-	MOVQ      scale+48(FP), R8
-	MOVQ      blocks+56(FP), R9
-	MOVQ      steps+64(FP), R10
-	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
-	MOVQ      DX, R11
-	ADDQ      BX, R11
-	LEAQ      (R11)(BX*2), R11
-	MOVQ      R11, R12
-	ADDQ      BX, R12
-	LEAQ      (R12)(BX*2), R12
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
+	MOVQ       R11, R12
+	ADDQ       BX, R12
+	LEAQ       (R12)(BX*2), R12
 
 block:
 	VPXORD      Z2, Z2, Z2
@@ -17911,21 +18099,25 @@ step:
 	RET
 
 // func scoreHalf4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalf4x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ z+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ coef+16(FP), DX
-	MOVQ plane+24(FP), BX
-	MOVQ bias+32(FP), SI
-	MOVQ unit+40(FP), DI
-	MOVQ scale+48(FP), R8
-	MOVQ blocks+56(FP), R9
-	MOVQ steps+64(FP), R10
-	ADDQ BX, BX
-	MOVQ DX, R11
-	ADDQ BX, R11
-	LEAQ (R11)(BX*2), R11
+	MOVQ       z+0(FP), AX
+	MOVQ       codes+8(FP), CX
+	MOVQ       coef+16(FP), DX
+	MOVQ       plane+24(FP), BX
+	MOVQ       bias+32(FP), SI
+	MOVQ       unit+40(FP), DI
+	MOVQ       scale+48(FP), R8
+	MOVQ       blocks+56(FP), R9
+	MOVQ       steps+64(FP), R10
+	PREFETCHT0 -64(CX)
+	PREFETCHT0 -128(CX)
+	PREFETCHT0 -192(CX)
+	PREFETCHT0 -256(CX)
+	ADDQ       BX, BX
+	MOVQ       DX, R11
+	ADDQ       BX, R11
+	LEAQ       (R11)(BX*2), R11
 
 block:
 	VPBROADCASTD (SI), Y2
@@ -29147,6 +29339,23 @@ last:
 	VZEROUPPER
 	RET
 
+// func widenAVX512(dst *float32, src *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·widenAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+next:
+	VCVTPH2PS (CX), Z0
+	VMOVUPS   Z0, (AX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x40, AX
+	SUBQ      $0x10, DX
+	JNZ       next
+	VZEROUPPER
+	RET
+
 // func mergeAVX512(dst *float32, src *float32, a float32, b float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·mergeAVX512(SB), NOSPLIT, $0-32
@@ -30093,6 +30302,25 @@ last:
 	ADDQ         $0x04, SI
 	DECQ         DI
 	JNZ          head
+	VZEROUPPER
+	RET
+
+// func widenAVX2(dst *float32, src *byte, n int)
+// Requires: AVX, F16C
+TEXT ·widenAVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+next:
+	VCVTPH2PS (CX), Y0
+	VMOVUPS   Y0, (AX)
+	VCVTPH2PS 16(CX), Y0
+	VMOVUPS   Y0, 32(AX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x40, AX
+	SUBQ      $0x10, DX
+	JNZ       next
 	VZEROUPPER
 	RET
 

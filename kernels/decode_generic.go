@@ -20,6 +20,7 @@ var genericDecode = decodeKernels{
 	softmaxFoldHalf:  softmaxFoldHalfGeneric,
 	accumulateScaled: accumulateScaledGeneric,
 	laneDot:          laneDotGeneric,
+	widen:            fromF16Generic,
 	merge:            mergeGeneric,
 	multiply:         multiplyGeneric,
 	divide:           divideGeneric,

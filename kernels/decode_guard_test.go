@@ -223,6 +223,13 @@ func testAccumulate(t *testing.T, k *decodeKernels, heads, lanes, blocks int, fl
 	wantDst := slices.Clone(dst)
 	k.merge(dst, scale, 0.5, 3)
 	g.merge(wantDst, scale, 0.5, 3)
+	half := make([]byte, 2*n)
+	ToF16(half, scale)
+	k.widen(dst, half)
+	g.widen(wantDst, half)
+	if !slices.Equal(dst, wantDst) {
+		t.Fatal("widen differs")
+	}
 	k.multiply(dst[1:], scale[1:], 0.3)
 	g.multiply(wantDst[1:], scale[1:], 0.3)
 	k.divide(dst[:n-3], offset[:n-3], 0.3)

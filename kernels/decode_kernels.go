@@ -61,6 +61,10 @@ type decodeKernels struct {
 	// started at its first product, i ascending. n is a multiple of 16.
 	laneDot func(e, x []float32, row int, w, r []float32, heads, n int)
 
+	// widen converts float16 to float32: FromF16 without its preparations, for a page's
+	// few scales. The length of dst is a multiple of 16.
+	widen func(dst []float32, src []byte)
+
 	// merge is dst = dst·a + src·b; the length is a multiple of 16.
 	merge func(dst, src []float32, a, b float32)
 

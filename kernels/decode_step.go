@@ -612,7 +612,7 @@ func centredOffset(scale, offset float32, f Format) float32 {
 // ZeroPoint, and for ZeroPoint the biases as integers.
 func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, weight []int32) {
 	if s.metaSize() == 2 {
-		FromF16(scale[:s.n], meta[:2*s.n])
+		w.kern.widen(scale[:s.n], meta)
 	} else {
 		copy(scale[:s.n], floatsOf(meta[:4*s.n]))
 	}
@@ -627,14 +627,11 @@ func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, w
 		}
 		return
 	case 2:
-		FromF16(offset[:s.n], at[:2*s.n])
+		w.kern.widen(offset[:s.n], at)
 	default:
 		copy(offset[:s.n], floatsOf(at[:4*s.n]))
 	}
-	centre := float32(s.format.centre())
-	for i, v := range scale[:s.n] {
-		offset[i] += float32(v * centre)
-	}
+	w.kern.merge(offset[:s.n], scale[:s.n], 1, float32(s.format.centre()))
 }
 
 func floatsOf(b []byte) []float32 {

@@ -989,6 +989,11 @@ func accumulateOffsetx2AVX512(o *float32, sums *int32, r *float32, unit *float32
 //go:noescape
 func laneDotAVX512(e *float32, x *float32, row int, weight *float32, r *float32, heads int, n int)
 
+// widenAVX512 is widen; n is a multiple of 16, 16 at least.
+//
+//go:noescape
+func widenAVX512(dst *float32, src *byte, n int)
+
 // mergeAVX512 is merge; n is a multiple of 16, 16 at least.
 //
 //go:noescape
@@ -1063,6 +1068,11 @@ func accumulateOffsetx2AVX2(o *float32, sums *int32, r *float32, unit *float32, 
 //
 //go:noescape
 func laneDotAVX2(e *float32, x *float32, row int, weight *float32, r *float32, heads int, n int)
+
+// widenAVX2 is widen; n is a multiple of 16, 16 at least.
+//
+//go:noescape
+func widenAVX2(dst *float32, src *byte, n int)
 
 // mergeAVX2 is merge; n is a multiple of 16, 16 at least.
 //

@@ -156,6 +156,7 @@ func decode() {
 		scoreToken(w)
 		accumulateScaled(w)
 		laneDot(w)
+		widen(w)
 		merge(w)
 		rowBy(w, "multiply", "src·a", VMULPS)
 		rowBy(w, "divide", "src/a", VDIVPS)
@@ -230,6 +231,17 @@ func openTile(e end, bits, heads, lines int, suffix string) integerTile {
 	t.blocks = Load(Param("blocks"), GP64())
 	t.steps = Load(Param("steps"), GP64())
 	return t
+}
+
+// fetchMeta asks for a page's metadata, which stands right before the codes of K and
+// is needed after them: too late to ask then, because nothing can go on without it.
+func (t integerTile) fetchMeta() {
+	if t.end.name == "tile" || t.end.name == "value" {
+		return
+	}
+	for line := 1; line <= 4; line++ {
+		PREFETCHT0(Mem{Base: t.codes, Disp: -64 * line})
+	}
 }
 
 // finish stores one register of sums: of query head h, disp bytes into the block.
@@ -326,6 +338,7 @@ func tileVNNI(e end, bits, heads, lines int) {
 		mask = ZMM()
 		VMOVDQU32(word(0x0f0f0f0f), mask)
 	}
+	t.fetchMeta()
 	rows := rowsOf(t.coef, t.plane, 2*heads)
 	count("block", t.blocks, func() {
 		acc := make([][][2]reg.VecVirtual, heads)
@@ -395,6 +408,7 @@ func tileVNNI(e end, bits, heads, lines int) {
 func tileAVX2(e end, bits, heads, lines int) {
 	t := openTile(e, bits, heads, lines, "AVX2")
 	stride := 64 * lines
+	t.fetchMeta()
 	ADDQ(t.plane, t.plane) // a row of multiplicands takes the room of two planes
 	rows := rowsOf(t.coef, t.plane, heads)
 	count("block", t.blocks, func() {
@@ -1525,6 +1539,27 @@ func laneDot(w tier) {
 		ADDQ(Imm(64), e)
 		ADDQ(Imm(4), r)
 	})
+	VZEROUPPER()
+	RET()
+}
+
+func widen(w tier) {
+	TEXT("widen"+w.suffix, NOSPLIT, "func(dst *float32, src *byte, n int)")
+	Doc("widen" + w.suffix + " is widen; n is a multiple of 16, 16 at least.")
+	Pragma("noescape")
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	n := Load(Param("n"), GP64())
+	Label("next")
+	for at := 0; at < 64; at += w.bytes() {
+		v := w.reg()
+		VCVTPH2PS(Mem{Base: src, Disp: at / 2}, v)
+		VMOVUPS(v, Mem{Base: dst, Disp: at})
+	}
+	ADDQ(Imm(32), src)
+	ADDQ(Imm(64), dst)
+	SUBQ(Imm(16), n)
+	JNZ(LabelRef("next"))
 	VZEROUPPER()
 	RET()
 }
