@@ -121,5 +121,5 @@ const (
 	log2e = 1.4426950408889634
 )
 
-// rows is the length of `heads` rows of n elements that stand maxDim apart.
-func rows(heads, n int) int { return (heads-1)*maxDim + n }
+// rows is how far `heads` rows of n elements reach that stand `row` apart.
+func rows(heads, row, n int) int { return (heads-1)*row + n }
