@@ -396,7 +396,7 @@ func TestConversions(t *testing.T) {
 					f.to(code, x)
 					f.from(back, code)
 					for _, v := range back {
-						if v == v || math.Signbit(float64(v)) != (bits>>31 == 1) {
+						if v == v || math.Float32bits(v)>>31 != bits>>31 {
 							t.Fatalf("%s: the NaN %#x comes back as %g (%x)", name, bits, v, code[:size])
 						}
 					}
