@@ -257,9 +257,7 @@ type slot struct {
 	head
 	index int
 	ready chan struct{} // closed when the head is prepared
-	free  chan struct{} // closed when the slot may take another head
 	left  atomic.Int64  // units to go
-	key   [][]float64   // side of the keys: Δ of each row, for the residual only
 	keep  [][]float64   // combo: share of the values' Δ in each row's
 	part  [][]float64   // combo: the keys' part of each row's Δ
 	value [][]float64   // side of the values: Δ of each row

@@ -260,10 +260,10 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 		return fmt.Errorf("fill head %d with %d tokens: the cache has %d heads of %d tokens", headIndex, tokens, len(c.heads), c.shape.Tokens)
 	}
 	if err := c.k.check(tokens, k); err != nil {
-		return fmt.Errorf("K of head %d: %w", headIndex, err)
+		return fmt.Errorf("keys of head %d: %w", headIndex, err)
 	}
 	if err := c.v.check(tokens, v); err != nil {
-		return fmt.Errorf("V of head %d: %w", headIndex, err)
+		return fmt.Errorf("values of head %d: %w", headIndex, err)
 	}
 	c.v.signed = c.v.signed || slices.ContainsFunc(v.Scales, func(x float32) bool { return x < 0 })
 	h := &c.heads[headIndex]
