@@ -406,7 +406,7 @@ func TestWeightBytes(t *testing.T) {
 }
 
 func TestQuantities(t *testing.T) {
-	for text, want := range map[string]int64{"32k": 32768, "128K": 131072, "1m": 1048576, "32768": 32768, " 32_768 ": 32768, "1.5k": 1536, "10M": 10485760} {
+	for text, want := range map[string]int64{"32k": 32768, "128K": 131072, "1m": 1048576, "32768": 32768, " 32_768 ": 32768, "1.5k": 1536, "131,072": 131072, "1,048,576": 1048576, "10M": 10485760} {
 		if got, err := ParseTokens(text); err != nil || got != want {
 			t.Errorf("ParseTokens(%q) = %d, %v, want %d", text, got, err, want)
 		}
@@ -416,7 +416,7 @@ func TestQuantities(t *testing.T) {
 			t.Errorf("ParseBytes(%q) = %d, %v, want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "k", "-1", "1e3", "0x10", "1/2", "1.2.3", "99999999999999999999", "9223372036854775807k", "3 apples", "inf", "nan"} {
+	for _, text := range []string{"", "k", "-1", "1e3", "0x10", "1/2", "1.2.3", "99999999999999999999", "9223372036854775807k", "3 apples", "3.3", "1.5", "1,00", "1,0000", "0,5", ",100", "inf", "nan"} {
 		if n, err := ParseTokens(text); err == nil {
 			t.Errorf("ParseTokens(%q) = %d", text, n)
 		}

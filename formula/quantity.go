@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"regexp"
 	"strings"
 )
 
-// ParseTokens reads a number of tokens as people write it: 32768, 32_768,
-// 32k or 128K (x 1024), 1m (x 1024 x 1024), 1.5k. The result is a whole number
+// ParseTokens reads a number of tokens as people write it: 32768, 32,768,
+// 32_768, 32k or 128K (x 1024), 1m (x 1024 x 1024), 1.5k. The result is a whole number
 // from 1.
 func ParseTokens(text string) (int64, error) {
 	n, err := parseQuantity(text, map[string]int64{
@@ -65,8 +66,12 @@ func ParseBandwidth(text string) (int64, error) {
 	return n, nil
 }
 
+// grouped is a number with thousands separators, as kvq prints it.
+var grouped = regexp.MustCompile(`^[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$`)
+
 // parseQuantity reads a non-negative decimal number and one of the units, in
-// any case, and rounds half to even to a whole number.
+// any case, and rounds half to even to a whole number. Without a unit it must
+// be whole.
 func parseQuantity(text string, units map[string]int64) (int64, error) {
 	s := strings.ToLower(strings.TrimSpace(text))
 	end := strings.LastIndexAny(s, "0123456789.") + 1
@@ -74,6 +79,9 @@ func parseQuantity(text string, units map[string]int64) (int64, error) {
 	factor, ok := units[unit]
 	if !ok {
 		return 0, fmt.Errorf("unknown unit %q", clip(unit))
+	}
+	if grouped.MatchString(number) {
+		number = strings.ReplaceAll(number, ",", "")
 	}
 	// big.Rat would take exponents, fractions and any number of digits.
 	if number == "" || len(number) > 40 || strings.Trim(number, "0123456789.") != "" || strings.Count(number, ".") > 1 {
@@ -85,6 +93,9 @@ func parseQuantity(text string, units map[string]int64) (int64, error) {
 	}
 	r.Mul(r, new(big.Rat).SetInt64(factor))
 	quotient, rest := new(big.Int).QuoRem(r.Num(), r.Denom(), new(big.Int))
+	if factor == 1 && rest.Sign() != 0 {
+		return 0, errors.New("want a whole number where there is no unit")
+	}
 	if half := new(big.Int).Lsh(rest, 1).Cmp(r.Denom()); half > 0 || half == 0 && quotient.Bit(0) == 1 {
 		quotient.Add(quotient, big.NewInt(1))
 	}
