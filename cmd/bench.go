@@ -27,7 +27,7 @@ type benchOptions struct {
 	kvHeads    int
 	headDim    int
 	headDimV   int
-	window     int
+	window     int64
 	levels     []string
 	budget     time.Duration
 	wide       bool
@@ -59,7 +59,6 @@ cache that stays in the second-level cache, times the threads.`,
 		Example: `  kvq bench
   kvq bench --scheme int8-channel:int4-token/64 --ctx 128k --threads 1
   kvq bench --level l2,l3,dram --format json -o bench.json`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)
 			if err != nil {
@@ -82,7 +81,7 @@ cache that stays in the second-level cache, times the threads.`,
 	f.IntVar(&o.kvHeads, "kv-heads", 8, "KV heads")
 	f.IntVar(&o.headDim, "head-dim", 128, "channels of a key")
 	f.IntVar(&o.headDimV, "head-dim-v", 0, "channels of a value (default: as a key)")
-	f.IntVar(&o.window, "window", 0, "attend to the last `TOKENS` only")
+	f.Var((*tokensFlag)(&o.window), "window", "attend to the last `TOKENS` only")
 	f.StringSliceVar(&o.levels, "level", []string{"dram"}, "what the cache streams from: l2, l3, dram, a list")
 	f.DurationVar(&o.budget, "time", 300*time.Millisecond, "time for each figure")
 	f.BoolVar(&o.wide, "wide", false, "show quartiles and sizes too")
@@ -109,16 +108,14 @@ func (o *benchOptions) check() error {
 		return usagef("--heads %d: want a multiple of --kv-heads %d", o.queryHeads, o.kvHeads)
 	case o.headDim < 1 || o.headDimV < 1:
 		return usagef("--head-dim %d, --head-dim-v %d: want at least 1", o.headDim, o.headDimV)
-	case o.window < 0:
-		return usagef("--window %d: want at least 0", o.window)
 	case o.budget <= 0 || o.budget > time.Hour:
 		return usagef("--time %s: want more than 0, an hour at most", o.budget)
 	case len(o.threads) == 0 || len(o.levels) == 0 || len(o.schemes) == 0:
 		return usagef("--threads, --level and --scheme want at least one entry")
 	}
 	for _, n := range o.threads {
-		if n < 1 || n > 1024 {
-			return usagef("--threads %d: want 1 to 1024", n)
+		if n < 1 || n > maxThreads {
+			return usagef("--threads %d: want 1 to %d", n, maxThreads)
 		}
 	}
 	for _, level := range o.levels {
@@ -210,7 +207,7 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 	result := benchJSON{
 		Schema: "kvq.bench/1", Version: versionOf(),
 		CPU:      benchCPU{Name: c.Name, ISA: string(kernels.Active()), CPUs: c.Cores, L2Bytes: c.L2, L3Bytes: c.L3, HugePages: c.HugePages},
-		Geometry: benchShape{o.kvHeads, o.queryHeads, o.headDim, o.headDimV, o.window},
+		Geometry: benchShape{o.kvHeads, o.queryHeads, o.headDim, o.headDimV, int(o.window)},
 		Rows:     []benchRow{}, Warnings: []string{},
 	}
 	bar := out.progress("bench", "figures", int64(len(o.levels)*len(pairs)*len(o.threads)))
@@ -284,7 +281,7 @@ func (b *bencher) meter(threads int) (*kernels.Meter, error) {
 }
 
 func (b *bencher) options(shape kernels.CacheShape) kernels.DecodeOptions {
-	return kernels.DecodeOptions{QueryHeads: b.o.queryHeads / b.o.kvHeads * shape.Heads, Scale: 1 / math.Sqrt(float64(b.o.headDim)), Window: b.o.window}
+	return kernels.DecodeOptions{QueryHeads: b.o.queryHeads / b.o.kvHeads * shape.Heads, Scale: 1 / math.Sqrt(float64(b.o.headDim)), Window: int(b.o.window)}
 }
 
 // fill makes a cache of the given shape, whose every head holds the first tokens of b.values.

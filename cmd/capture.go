@@ -23,7 +23,6 @@ attention needs:
   kvq capture hf -o hf.py
   python hf.py --model ID_OR_DIR --text FILE --layers 0,12,last -o dump.safetensors
   kvq eval --dump dump.safetensors`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)
 			if err != nil {

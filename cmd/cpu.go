@@ -40,7 +40,6 @@ func newCPU(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cpu",
 		Short: "show the CPU, its caches, and the kernels that run on it",
-		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)
 			if err != nil {

@@ -22,10 +22,13 @@ func (o *cpuFlags) add(f *pflag.FlagSet, s Streams) {
 	f.IntVar(&o.threads, "threads", runtime.GOMAXPROCS(0), "number of `THREADS`")
 }
 
+// maxThreads is more than any machine has cores.
+const maxThreads = 1024
+
 // use checks the flags and switches to the instruction set.
 func (o *cpuFlags) use() error {
-	if o.threads < 1 {
-		return usagef("--threads %d: want at least 1", o.threads)
+	if o.threads < 1 || o.threads > maxThreads {
+		return usagef("--threads %d: want 1 to %d", o.threads, maxThreads)
 	}
 	isa := kernels.ISA(strings.ToLower(o.isa))
 	if isa == "" {

@@ -80,7 +80,7 @@ func TestExitCodes(t *testing.T) {
 		{"verson", exitUsage, `hint: did you mean 'kvq version'?`},
 		{"help verson", exitUsage, `unknown command "verson"`},
 		{"completion fsh", exitUsage, `unknown command "fsh"`},
-		{"version extra", exitUsage, `unknown command "extra" for "kvq version"`},
+		{"version extra", exitUsage, `unexpected argument "extra": kvq version takes none`},
 		{"version --no-such-flag", exitUsage, "unknown flag: --no-such-flag"},
 		{"version --format", exitUsage, "flag needs an argument"},
 		{"version --format yaml", exitUsage, `--format "yaml": not one of table, md`},
@@ -104,6 +104,38 @@ func TestExitCodes(t *testing.T) {
 }
 
 // TestImports holds the direction of the packages: no edge that is not listed.
+// TestFlagValues: a flag's value that cannot be read gets one line in kvq's own
+// words, and an empty one is never taken for a flag that was not given.
+func TestFlagValues(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"plan", "--model", "8b", "--tp", "1.5"}, `--tp "1.5": want a whole number`},
+		{[]string{"plan", "--model", "8b", "--tp", "99999999999999999999"}, `--tp "99999999999999999999": out of range`},
+		{[]string{"plan", "--model", "8b", "--sessions", "many"}, `--sessions "many": want a whole number`},
+		{[]string{"eval", "--dump", "x.npy", "--scale", "x"}, `--scale "x": want a number`},
+		{[]string{"eval", "--dump", "x.npy", "--causal=maybe"}, `--causal "maybe": want true or false`},
+		{[]string{"eval", "--dump", "x.npy", "--window", "-3"}, `--window "-3" is not a number of tokens`},
+		{[]string{"eval", "--dump", "x.npy", "--threads", "9223372036854775807"}, `--threads 9223372036854775807: want 1 to 1024`},
+		{[]string{"plan", "--model", "8b", "--sweep", "sessions=0..4"}, `"0" is not a number of sessions`},
+		{[]string{"plan", "--model", "8b", "--ctx", ""}, "--ctx: its value is empty"},
+		{[]string{"plan", "--model", "8b", "--memory", "", "--weights", "16GiB"}, "--memory: its value is empty"},
+		{[]string{"plan", "--model", "8b", "--scheme", ""}, "--scheme: its value is empty"},
+		{[]string{"plan", "--model", ""}, "--model: its value is empty"},
+		{[]string{"plan", "--model", "8b", "-o", ""}, "--output: its value is empty"},
+		{[]string{"eval", "--dump", ""}, "--dump: its value is empty"},
+		{[]string{"plan", "8b"}, "hint: kvq plan --model 8b"},
+		{[]string{"eval", "layer12.npy"}, "hint: kvq eval --dump layer12.npy"},
+		{[]string{"version", "8b"}, `unexpected argument "8b": kvq version takes none`},
+	} {
+		code, stdout, stderr := run(test.args...)
+		if code != exitUsage || stdout != "" || !strings.Contains(stderr, test.want) || strings.Count(stderr, "\n") > 2 {
+			t.Errorf("kvq %q: exit code %d, want %d; stdout %q, stderr %q, want %q", test.args, code, exitUsage, stdout, stderr, test.want)
+		}
+	}
+}
+
 func TestImports(t *testing.T) {
 	allowed := map[string][]string{
 		"kvq":          {"kvq/cmd"},

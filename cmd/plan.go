@@ -77,7 +77,7 @@ sessions have in common once, --sweep prices a range, and --plot draws it.`,
   kvq plan --layers 61 --mla-latent 512 --mla-rope 64 --ctx 32k --tp 8
   kvq plan --model 70b --ctx 32k --device h100 --memory device --tp 4 --weights auto
   kvq plan --model 8b --sweep ctx=4k..128k --memory 24GiB --weights auto --plot 8b.svg`,
-		Args: cobra.NoArgs,
+		Args: noArgs("--model"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)
 			if err != nil {
@@ -105,7 +105,7 @@ sessions have in common once, --sweep prices a range, and --plot draws it.`,
 	f.Int64Var(&o.model.shape.KVHeads, "kv-heads", 0, "KV heads of a layer")
 	f.Int64Var(&o.model.shape.HeadDim, "head-dim", 0, "width of a head of K, and of V")
 	f.Int64Var(&o.model.shape.HeadDimV, "head-dim-v", 0, "width of a head of V where it differs")
-	f.Int64Var(&o.model.shape.Window, "sliding-window", 0, "tokens that sliding layers keep")
+	f.Var((*tokensFlag)(&o.model.shape.Window), "sliding-window", "`TOKENS` that sliding layers keep")
 	f.Int64Var(&o.model.shape.WindowLayers, "swa-layers", 0, "how many layers slide (default all)")
 	f.Int64Var(&o.model.shape.Latent, "mla-latent", 0, "width of the MLA latent (kv_lora_rank)")
 	f.Int64Var(&o.model.shape.Rope, "mla-rope", 0, "width of the MLA rope part")

@@ -79,7 +79,10 @@ func parseSweep(text string) (sweep, error) {
 				continue
 			}
 			n, err := formula.ParseTokens(*part)
-			if err != nil {
+			switch {
+			case err != nil && s.over == sweepSessions:
+				return s, usagef("%q: %q is not a number of sessions", text, *part)
+			case err != nil:
 				return s, usagef("%q: %w", text, err)
 			}
 			numbers[part] = n

@@ -5,7 +5,25 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"kvq/formula"
 )
+
+// tokensFlag is a flag's number of tokens, 0 for none: 4096, 4k, 1m.
+type tokensFlag int64
+
+func (t *tokensFlag) Set(text string) error {
+	if strings.TrimSpace(text) == "0" {
+		*t = 0
+		return nil
+	}
+	n, err := formula.ParseTokens(text)
+	*t = tokensFlag(n)
+	return err
+}
+
+func (t *tokensFlag) String() string { return strconv.FormatInt(int64(*t), 10) }
+func (t *tokensFlag) Type() string   { return "tokens" }
 
 // units says how tables show memory.
 type units string

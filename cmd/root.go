@@ -8,9 +8,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"kvq/dumps"
 	"kvq/eval"
@@ -82,6 +85,9 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
+	root.SetFlagErrorFunc(flagError)
+	root.Version = versionOf()
+	root.SetVersionTemplate("{{.Version}}\n")
 	addOutputFlags(root.PersistentFlags())
 	root.AddCommand(
 		newPlan(s),
@@ -120,10 +126,13 @@ func watchRun(root *cobra.Command) *bool {
 				return c.Help()
 			}
 		case c.Args == nil:
-			c.Args = cobra.NoArgs
+			c.Args = noArgs("")
 		}
 		if run := c.RunE; run != nil {
 			c.RunE = func(c *cobra.Command, args []string) error {
+				if err := refuseEmptyFlags(c.Flags()); err != nil {
+					return err
+				}
 				*ran = true
 				return run(c, args)
 			}
@@ -134,6 +143,62 @@ func watchRun(root *cobra.Command) *bool {
 	}
 	visit(root)
 	return ran
+}
+
+// noArgs refuses arguments. Where one is what people type for a flag's value,
+// flag names it.
+func noArgs(flag string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		err := usagef("unexpected argument %q: %s takes none", args[0], c.CommandPath())
+		if flag != "" {
+			return withHint(err, "%s %s %s", c.CommandPath(), flag, args[0])
+		}
+		return err
+	}
+}
+
+// refuseEmptyFlags fails for a flag that was given an empty value, as a script
+// does whose variable is not set: taking the default then would answer another
+// question.
+func refuseEmptyFlags(f *pflag.FlagSet) (err error) {
+	f.Visit(func(f *pflag.Flag) {
+		empty := f.Value.String() == ""
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values := list.GetSlice()
+			empty = len(values) == 0 || slices.Contains(values, "")
+		}
+		if empty && err == nil {
+			err = usagef("--%s: its value is empty", f.Name)
+		}
+	})
+	return err
+}
+
+// flagError says what a flag's value should have been.
+func flagError(_ *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	name, value := invalid.GetFlag().Name, invalid.GetValue()
+	want := ""
+	switch invalid.GetFlag().Value.Type() {
+	case "int", "int64", "uint64", "intSlice":
+		want = "a whole number"
+	case "float64":
+		want = "a number"
+	case "bool":
+		want = "true or false"
+	default:
+		return fmt.Errorf("--%s %w", name, errors.Unwrap(invalid))
+	}
+	if errors.Is(err, strconv.ErrRange) {
+		return fmt.Errorf("--%s %q: out of range", name, value)
+	}
+	return fmt.Errorf("--%s %q: want %s", name, value, want)
 }
 
 // newHelp replaces cobra's help command, which succeeds for unknown topics.

@@ -26,7 +26,7 @@ type sourceOptions struct {
 	seq     int
 
 	scale, softcap float64
-	window         int
+	window         tokensFlag
 	causal         bool
 }
 
@@ -48,7 +48,7 @@ func addSourceFlags(f *pflag.FlagSet, o *sourceOptions) {
 	f.IntVar(&o.seq, "seq", 0, "the sequence `N` to read of a llama.cpp state that holds several")
 	f.BoolVar(&o.read.AllowNonfinite, "allow-nonfinite", false, "drop tokens that hold NaN or infinity instead of failing")
 	f.Float64Var(&o.scale, "scale", 0, "attention scale; default: the dump's, else 1/sqrt(head_dim)")
-	f.IntVar(&o.window, "window", 0, "sliding window in `TOKENS`, 0 for none; default: the dump's")
+	f.Var(&o.window, "window", "sliding window in `TOKENS`, 0 for none; default: the dump's")
 	f.Float64Var(&o.softcap, "softcap", 0, "logit softcap, 0 for none; default: the dump's")
 	f.BoolVar(&o.causal, "causal", true, "a query sees no later token; default: the dump's, else true")
 	f.Lookup("causal").DefValue = "false" // so that help does not claim a second default
@@ -71,7 +71,8 @@ func (o *sourceOptions) settle(f *pflag.FlagSet) error {
 		o.read.Softcap = &o.softcap
 	}
 	if f.Changed("window") {
-		o.read.Window = &o.window
+		window := int(o.window)
+		o.read.Window = &window
 	}
 	if f.Changed("causal") {
 		o.read.Causal = &o.causal

@@ -28,7 +28,6 @@ func newVersion(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
-		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)
 			if err != nil {
