@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -40,7 +41,7 @@ func newGate(o evalOptions) (*gate, error) {
 	if o.baseline == "" {
 		return g, nil
 	}
-	raw, err := os.ReadFile(o.baseline)
+	raw, err := readRegular(o.baseline)
 	if err != nil {
 		return nil, fmt.Errorf("--baseline %s: %w", o.baseline, unwrapPath(err))
 	}
@@ -48,6 +49,19 @@ func newGate(o evalOptions) (*gate, error) {
 		return nil, withHint(fmt.Errorf("--baseline %s: not a report of kvq eval", o.baseline), "'kvq eval ... --format json -o FILE' makes one")
 	}
 	return g, nil
+}
+
+// readRegular reads a file whole. A named pipe would block and a device might
+// never end, so that they are refused.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
 }
 
 // parseTolerance reads 2% or 0.02.

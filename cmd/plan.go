@@ -251,6 +251,9 @@ func preparePlan(o planOptions) (*planRun, error) {
 	for _, missing := range m.Incomplete() {
 		p.warn("%s", missing)
 	}
+	if m.UpperBound != "" {
+		p.warn("an upper bound: %s", m.UpperBound)
+	}
 	for _, n := range []struct {
 		flag string
 		n    int64
@@ -425,7 +428,7 @@ func (p *planRun) preset(name string) (*formula.Model, error) {
 func readConfig(path string, assumeFull bool) (*formula.Model, weightFiles, error) {
 	m, err := formula.ReadHF(path, formula.HFOptions{AssumeFull: assumeFull})
 	if errors.Is(err, formula.ErrUnknownArchitecture) {
-		err = withHint(err, "--assume full prices an upper bound: every layer keeps every token")
+		err = withHint(err, assumeHint)
 	}
 	var files weightFiles
 	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
@@ -443,12 +446,18 @@ func readGGUF(path string, assumeFull bool) (*formula.Model, weightFiles, error)
 		return nil, weightFiles{}, err
 	}
 	m, err := g.Model(assumeFull)
+	if errors.Is(err, formula.ErrUnknownArchitecture) {
+		err = withHint(err, assumeHint)
+	}
 	if err != nil {
 		return nil, weightFiles{}, fmt.Errorf("%s: %w", path, err)
 	}
 	m.Citation = path
 	return m, weightFiles{gguf: path, bytes: max(g.WeightBytes, 0), active: max(g.ActiveWeightBytes(), 0)}, nil
 }
+
+// assumeHint goes with a file whose architecture is not known.
+const assumeHint = "--assume full prices an upper bound: every layer keeps every token"
 
 // presetError keeps names that no preset answers to apart from a broken table.
 func presetError(err error) error {

@@ -200,6 +200,27 @@ func TestPlanExitCodes(t *testing.T) {
 }
 
 // TestPlanReadsQuantitiesAsPeopleWriteThem compares requests that mean the same.
+// TestPlanMarksUpperBounds: what is assumed about a file is said beside the figures.
+func TestPlanMarksUpperBounds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	for text, want := range map[string]string{
+		`{"model_type":"nosuch","num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64}`:                    `model_type "nosuch"`,
+		`{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64,"kv_window_magic":7}`: "kv_window_magic",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"plan", "--config", path, "--ctx", "4k", "--scheme", "f16", "--format", "json"}
+		if code, _, stderr := run(args...); code != exitFailure || !strings.Contains(stderr, want) || !strings.Contains(stderr, "hint: --assume full") {
+			t.Errorf("%s: exit code %d, stderr %q", text, code, stderr)
+		}
+		code, stdout, stderr := run(append(args, "--assume", "full")...)
+		if code != exitOK || !strings.Contains(stderr, "warning: an upper bound: ") || !strings.Contains(stderr, want) || !strings.Contains(stdout, "an upper bound: ") {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", text, code, stdout, stderr)
+		}
+	}
+}
+
 func TestPlanReadsQuantitiesAsPeopleWriteThem(t *testing.T) {
 	for _, group := range [][]string{
 		{"--ctx 32k", "--ctx 32K", "--ctx 32768", "--ctx 32_768"},

@@ -30,6 +30,13 @@ const ggufMaxText = 4096
 // 64 bytes for a tensor, converters stay below 100 for a key.
 const ggufMaxKey = 1024
 
+// More keys or tensors than these no model has, and reading them would take
+// many times the memory of their bytes.
+const (
+	ggufMaxKeys    = 1 << 14
+	ggufMaxTensors = 1 << 17
+)
+
 // GGUF is the metadata of a GGUF file, version 2 or 3, of either byte order.
 // Tensor data is never read.
 type GGUF struct {
@@ -123,18 +130,11 @@ func OpenGGUF(path string) (*GGUF, error) {
 var ggufPart = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.gguf$`)
 
 func openGGUFPart(path string) (*GGUF, error) {
-	f, err := os.Open(path)
+	f, info, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
 	g, err := ReadGGUF(f, info.Size())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -178,6 +178,9 @@ func ReadGGUF(r io.Reader, size int64) (*GGUF, error) {
 	g.Version = int(version)
 	tensors := d.count("tensor count", 4+8+4+8)
 	keys := d.count("key count", 8+4+1)
+	if keys > ggufMaxKeys || tensors > ggufMaxTensors {
+		d.fail("%d keys and %d tensors are more than any model has", keys, tensors)
+	}
 	for i := int64(0); i < keys && d.err == nil; i++ {
 		key := d.text("key", ggufMaxKey)
 		value := d.value(key)

@@ -5,7 +5,7 @@ import "fmt"
 // Model describes the model behind a GGUF header by its layers: what each one
 // keeps of a token, as llama.cpp's loader understands the file. With assume,
 // keys that may change the cache in a way unknown here are passed over; the
-// figures are then an upper bound and a note says so.
+// figures are then an upper bound, as [Model.UpperBound] says.
 func (g *GGUF) Model(assume bool) (*Model, error) {
 	l, err := readLlamaModel(g, assume)
 	if err != nil {
@@ -22,10 +22,13 @@ func (g *GGUF) Model(assume bool) (*Model, error) {
 	if m.Name == "" {
 		m.Name = l.name
 	}
+	if _, known := llamaArchs[l.name]; !known {
+		m.UpperBound = fmt.Sprintf("GGUF architecture %q is not known, every layer is taken to keep every token", l.name)
+	}
 	if assume {
 		k := &ggufKeys{g: g, arch: l.name}
-		if k.refuseUnknown(); k.err != nil {
-			m.Notes = append(m.Notes, fmt.Sprintf("%v: passed over, so the figures are an upper bound", k.err))
+		if k.refuseUnknown(); k.err != nil && m.UpperBound == "" {
+			m.UpperBound = fmt.Sprintf("%v, and is passed over", k.err)
 		}
 	}
 	if l.memory == noMemory {
@@ -64,6 +67,9 @@ func (g *GGUF) Model(assume bool) (*Model, error) {
 		}
 	}
 	l.addStates(m, plan)
+	if len(m.Geometry) == 0 && len(m.States) == 0 {
+		return nil, fmt.Errorf("architecture %s: no layer has a KV head", l.name)
+	}
 	if draft, err := l.plan("", true); err == nil {
 		for _, c := range draft.caches {
 			for _, layer := range c.layers {

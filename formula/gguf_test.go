@@ -141,6 +141,10 @@ func TestReadGGUFRefuses(t *testing.T) {
 	}
 	counts := []byte("GGUF")
 	counts = le.AppendUint64(le.AppendUint64(le.AppendUint32(counts, 3), 1<<60), 1<<60)
+	many := file()
+	for i := range 20000 {
+		many.key(fmt.Sprint(i), ggufUint8, uint8(1))
+	}
 	wide := file()
 	wide.tensor("w", 0, 1<<40, 1<<40)
 	for _, c := range []struct {
@@ -157,6 +161,7 @@ func TestReadGGUFRefuses(t *testing.T) {
 		{"key of 1 MiB", "at most 1024", file().key(strings.Repeat("k", 1<<20), ggufUint8, uint8(1)).bytes(3)},
 		{"nested arrays", "array of arrays", nested.bytes(3)},
 		{"unknown type", "unknown type 77", file().key("x.y", 77).bytes(3)},
+		{"20,000 keys", "more than any model has", many.bytes(3)},
 		{"twice", "twice", file().key("x.y", ggufUint8, uint8(1)).key("x.y", ggufUint8, uint8(1)).bytes(3)},
 		{"huge number", "more than 2^63", file().key("x.y", ggufUint64, ^uint64(0)).bytes(3)},
 		{"huge tensor", "more than 2^63", wide.bytes(3)},
@@ -189,10 +194,13 @@ func TestGGUFModelRefuses(t *testing.T) {
 	}{
 		{"no architecture", "general.architecture", "", (&ggufFile{order: le}).bytes(3)},
 		{"architecture", `"nothing-known"`, "", (&ggufFile{order: le}).key("general.architecture", ggufString, "nothing-known").bytes(3)},
+		{"architecture in full", `unknown architecture: GGUF architecture "lamma"`, "1xfull:2x16+16;1xfull:1x16+16", bytes.ReplaceAll(smallLlama(le).bytes(3), []byte("llama"), []byte("lamma"))},
 		{"missing", "llama.context_length: missing", "", (&ggufFile{order: le}).key("general.architecture", ggufString, "llama").bytes(3)},
-		{"unknown cache key", "llama.attention.kv_source_layers", "2xfull:2x16+16", with("llama.attention.kv_source_layers", ggufUint32, uint32(1))},
+		{"unknown cache key", "llama.attention.kv_source_layers", "1xfull:2x16+16;1xfull:1x16+16", with("llama.attention.kv_source_layers", ggufUint32, uint32(1))},
 		{"negative", "llama.nextn_predict_layers", "", with("llama.nextn_predict_layers", ggufInt32, int32(-1))},
 		{"type", "llama.attention.key_length: not a whole number", "", with("llama.attention.key_length", ggufString, "64")},
+		{"no KV heads", "no layer has a KV head", "", bytes.Replace(smallLlama(le).bytes(3),
+			[]byte{2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}, make([]byte, 12), 1)},
 		{"length", "llama.feed_forward_length: 2 entries for 3 layers", "", with("llama.feed_forward_length", ggufArray, uint32(ggufUint32), uint64(2), uint32(1), uint32(1))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -207,8 +215,8 @@ func TestGGUFModelRefuses(t *testing.T) {
 			if (err == nil) != (c.upper != "") {
 				t.Fatalf("assuming: %v", err)
 			}
-			if err == nil && len(m.Notes) == 0 {
-				t.Error("nothing says that the figures are an upper bound")
+			if err == nil && (m.UpperBound == "" || c.upper != m.Geometry.String()) {
+				t.Errorf("upper bound %q of %s, want %s", m.UpperBound, m.Geometry, c.upper)
 			}
 		})
 	}

@@ -18,12 +18,13 @@ var ErrUnknownArchitecture = errors.New("unknown architecture")
 // HFOptions say how to read a config.json.
 type HFOptions struct {
 	// AssumeFull prices an unknown architecture as if every layer kept every
-	// token, K and V apart: an upper bound, said in the model's notes.
+	// token, K and V apart: an upper bound, as [Model.UpperBound] then says.
 	AssumeFull bool
 }
 
-// maxHFConfig bounds the file: real ones stay far under a megabyte.
-const maxHFConfig = 16 << 20
+// maxHFConfig bounds the file: real ones stay under a megabyte, and parsing takes
+// many times the file's size.
+const maxHFConfig = 4 << 20
 
 // ReadHF reads the Hugging Face config.json at path, a file or the directory
 // that holds one.
@@ -31,17 +32,17 @@ func ReadHF(path string, o HFOptions) (*Model, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "config.json")
 	}
-	f, err := os.Open(path)
+	f, info, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxHFConfig+1))
+	if info.Size() > maxHFConfig {
+		return nil, fmt.Errorf("%s: %d bytes, larger than any config.json", path, info.Size())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxHFConfig))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(data) > maxHFConfig {
-		return nil, fmt.Errorf("%s: larger than 16 MiB, which no config.json is", path)
 	}
 	m, err := ParseHF(data, o)
 	if err != nil {
@@ -194,7 +195,7 @@ func (r *hfReader) findFamily() error {
 	case !r.assume:
 		return fmt.Errorf("%w: model_type %q", ErrUnknownArchitecture, r.textType)
 	default:
-		r.note("upper bound: model_type %q is not known, every layer is taken to keep every token", r.textType)
+		r.m.UpperBound = fmt.Sprintf("model_type %q is not known, every layer is taken to keep every token", r.textType)
 	}
 	return nil
 }
@@ -594,13 +595,16 @@ func (r *hfReader) readDraft() {
 // refuseUnknownKeys fails for a key that is not known and by its name could
 // change the cache, unless its value switches it off.
 func (r *hfReader) refuseUnknownKeys() error {
-	if r.assume {
-		return nil
-	}
 	keys := slices.Sorted(maps.Keys(r.c.values))
 	for _, key := range keys {
 		if r.c.used[key] || hfHarmless()[key] || !hfSuspicious(key) || hfOff(r.c.values[key]) {
 			continue
+		}
+		if r.assume {
+			if r.m.UpperBound == "" {
+				r.m.UpperBound = fmt.Sprintf("key %s%s is not known for model_type %q and passed over", r.c.path, key, r.textType)
+			}
+			return nil
 		}
 		return fmt.Errorf("%w: key %s%s could change the cache and is not known for model_type %q", ErrUnknownArchitecture, r.c.path, key, r.textType)
 	}

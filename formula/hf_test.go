@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -324,6 +325,29 @@ func TestHFRefuses(t *testing.T) {
 	}
 }
 
+// TestReadHFLarge: a file that is no config.json is refused by its size.
+func TestReadHFLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	var text strings.Builder
+	text.WriteString(`{"model_type":"llama"`)
+	for i := range 1_000_000 {
+		fmt.Fprintf(&text, `,"k%d":1`, i)
+	}
+	if err := os.WriteFile(path, []byte(text.String()+"}"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := ReadHF(path, HFOptions{})
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "larger than any config.json") {
+		t.Errorf("error %v", err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("allocated %d bytes", n)
+	}
+}
+
 func TestHFAssumeFull(t *testing.T) {
 	text := `{"model_type":"nosuch","num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64,"kv_window_magic":7}`
 	if _, err := ParseHF([]byte(text), HFOptions{}); !errors.Is(err, ErrUnknownArchitecture) {
@@ -336,8 +360,8 @@ func TestHFAssumeFull(t *testing.T) {
 	if got := m.Geometry.String(); got != "2xfull:4x16+16" {
 		t.Errorf("geometry %s, want 2xfull:4x16+16", got)
 	}
-	if len(m.Notes) == 0 || !strings.Contains(m.Notes[0], "upper bound") {
-		t.Errorf("notes %q do not say that this is an upper bound", m.Notes)
+	if !strings.Contains(m.UpperBound, `"nosuch"`) {
+		t.Errorf("%q does not say that this is an upper bound", m.UpperBound)
 	}
 }
 

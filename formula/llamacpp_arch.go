@@ -271,15 +271,19 @@ func (m *llamaModel) widths(layer int64) (k, v int64) {
 }
 
 // readLlamaModel reads the keys that llama.cpp would. With assume, keys of a
-// cache that it does not know are passed over instead of refused.
+// cache that it does not know are passed over instead of refused, and an
+// unknown architecture is taken to attend to everything in every layer.
 func readLlamaModel(g *GGUF, assume bool) (*llamaModel, error) {
 	name := g.Architecture()
 	if name == "" {
 		return nil, fmt.Errorf("%w: no general.architecture key", ErrGGUF)
 	}
 	arch, known := llamaArchs[name]
-	if !known {
-		return nil, fmt.Errorf("unknown GGUF architecture %q", name)
+	switch {
+	case !known && !assume:
+		return nil, fmt.Errorf("%w: GGUF architecture %q", ErrUnknownArchitecture, name)
+	case !known:
+		arch = plainArch
 	}
 	m := &llamaModel{llamaArch: arch, name: name}
 	k := &ggufKeys{g: g, arch: name}
@@ -817,7 +821,7 @@ func (k *ggufKeys) refuseUnknown() {
 		}
 		if slices.ContainsFunc(cacheKeyPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) ||
 			slices.ContainsFunc(cacheKeyWords, func(word string) bool { return strings.Contains(key, word) }) {
-			k.fail(key, "unknown, and it may change the cache")
+			k.err = fmt.Errorf("%w: GGUF key %s could change the cache", ErrUnknownArchitecture, full)
 			return
 		}
 	}

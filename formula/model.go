@@ -48,6 +48,9 @@ type Model struct {
 	// which they are to be explained.
 	Facts []Fact
 	Notes []string // what a reader of the figures should know
+	// UpperBound says what was not known and assumed to keep every token, which
+	// makes the figures an upper bound; empty where nothing was.
+	UpperBound string
 
 	gguf    *GGUF // the header it was read from, if one was
 	assumed bool  // unknown keys were passed over

@@ -116,18 +116,11 @@ func (s *Safetensors) Active(m *Model) (bytes int64, ok bool) {
 }
 
 func openSafetensorsFile(path string) ([]safetensor, error) {
-	f, err := os.Open(path)
+	f, info, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
 	tensors, err := readSafetensors(f, info.Size())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -138,7 +131,7 @@ func openSafetensorsFile(path string) ([]safetensor, error) {
 // openSafetensorsIndex reads the files of an index. Where none of them is at
 // hand the index's own figure has to do.
 func openSafetensorsIndex(path string) (*Safetensors, error) {
-	f, err := os.Open(path)
+	f, _, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
