@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -41,7 +40,7 @@ func newGate(o evalOptions) (*gate, error) {
 	if o.baseline == "" {
 		return g, nil
 	}
-	raw, err := readRegular(o.baseline)
+	raw, err := readRegular(o.baseline, maxBaseline)
 	if err != nil {
 		return nil, fmt.Errorf("--baseline %s: %w", o.baseline, unwrapPath(err))
 	}
@@ -51,12 +50,16 @@ func newGate(o evalOptions) (*gate, error) {
 	return g, nil
 }
 
-// readRegular reads a file whole. A named pipe would block and a device might
-// never end, so that they are refused.
-func readRegular(path string) ([]byte, error) {
+// maxBaseline bounds the report of --baseline: a thousand layers under a
+// hundred schemes are under 200 MiB.
+const maxBaseline = 256 << 20
+
+// readRegular reads a file of at most so many bytes whole. A named pipe would
+// block and a device might never end, so that they are refused.
+func readRegular(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a regular file")
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > most) {
+		err = fmt.Errorf("not a regular file of at most %d MiB", most>>20)
 	}
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -14,14 +13,7 @@ const maxTruth = 16 << 20
 
 // readTruth reads the table of --truth.
 func readTruth(path string) (*eval.TruthTable, error) {
-	info, err := os.Stat(path) // before reading, which would wait for a pipe's writer
-	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxTruth) {
-		err = fmt.Errorf("not a regular file of at most %d MiB", maxTruth>>20)
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
+	text, err := readRegular(path, maxTruth)
 	if err != nil {
 		return nil, fmt.Errorf("--truth %s: %w", path, unwrapPath(err))
 	}
