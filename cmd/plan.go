@@ -176,6 +176,7 @@ func planHelp(general func(*cobra.Command, []string)) func(*cobra.Command, []str
 type planRun struct {
 	request formula.Request // without scheme and options, which are the engine's
 	engines []planEngine
+	compare bool // --engine all
 	named   bool // schemes were named, not taken from the default set
 	budget  formula.Budget
 	sweep   sweep
@@ -213,7 +214,7 @@ type planRow struct {
 func (e planEngine) label() string { return strings.TrimSpace(e.Name + " " + e.variant) }
 
 // all reports whether engines are compared.
-func (p *planRun) all() bool { return len(p.engines) > 1 }
+func (p *planRun) all() bool { return p.compare }
 
 func (p *planRun) warn(format string, args ...any) {
 	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
@@ -310,6 +311,7 @@ func (p *planRun) findEngines(name string, settings []string) error {
 		p.engines = []planEngine{{Engine: e, options: options}}
 		return nil
 	}
+	p.compare = true
 	for _, e := range formula.Engines() {
 		p.engines = append(p.engines, planEngine{Engine: e, options: formula.Options{}})
 	}

@@ -57,8 +57,9 @@ func (p *planRun) useDraft(scheme string) error {
 	if p.draft == nil {
 		return nil
 	}
-	for i := range p.engines {
-		e := &p.engines[i]
+	var with []planEngine
+	var without []string
+	for _, e := range p.engines {
 		d := *p.draft
 		if scheme != "" {
 			read := readScheme
@@ -66,13 +67,25 @@ func (p *planRun) useDraft(scheme string) error {
 				read = e.Scheme
 			}
 			s, err := read(scheme)
-			if err != nil {
+			switch {
+			case err != nil && p.all():
+				without = append(without, e.label())
+				continue
+			case err != nil:
 				return usageError{err}
 			}
 			d.Scheme = &s
 		}
 		e.Engine = formula.WithDraft(e.Engine, d)
+		with = append(with, e)
 	}
+	if len(with) == 0 {
+		return usagef("no engine knows --draft-scheme %s", scheme)
+	}
+	if len(without) > 0 {
+		p.warn("left out: %s: --draft-scheme %s is none of their types", strings.Join(without, ", "), scheme)
+	}
+	p.engines = with
 	return nil
 }
 

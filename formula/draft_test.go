@@ -109,8 +109,13 @@ func TestDraftInVLLM(t *testing.T) {
 		if total, err := r.Total(); err != nil || total != number(t, row, "request_bytes") || (r.Refusal == "") != (row["fits"] == "yes") {
 			t.Errorf("%s %s: %d bytes, %q, %v, want %s", row["id"], row["model"], total, r.Refusal, err, row["request_bytes"])
 		}
-		if r.part(DraftKV).Bytes == 0 {
-			t.Errorf("%s: no draft in %+v", row["id"], r.Components)
+		elements := int64(2) // bytes an element
+		if row["cache_dtype"] == "fp8" {
+			elements = 1
+		}
+		layers := map[string]int64{"MTP": 4 * 512, "1B draft": 16 * 8 * 128, "EAGLE-3": 8 * 128}[what]
+		if want := q.Context * layers * elements; r.part(DraftKV).Bytes != want {
+			t.Errorf("%s: a draft of %d bytes in %+v, want %d", row["id"], r.part(DraftKV).Bytes, r.Components, want)
 		}
 	}
 	if seen == 0 {

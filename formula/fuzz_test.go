@@ -45,6 +45,9 @@ func FuzzQuantity(f *testing.F) {
 		if n, err := ParseBytes(text); err == nil && n < 0 {
 			t.Fatalf("ParseBytes(%q) = %d", text, n)
 		}
+		if n, err := ParseBandwidth(text); err == nil && n < minBandwidth {
+			t.Fatalf("ParseBandwidth(%q) = %d", text, n)
+		}
 	})
 }
 

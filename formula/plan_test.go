@@ -424,6 +424,16 @@ func TestQuantities(t *testing.T) {
 			t.Errorf("ParseBytes(%q) = %d", text, n)
 		}
 	}
+	for text, want := range map[string]int64{"3350GB/s": 3350e9, "3.35 TB/s": 3350e9, "204.8gb": 204800e6, "900G": 900e9, "1TiB/S": 1 << 40, "3350000000000": 3350e9} {
+		if got, err := ParseBandwidth(text); err != nil || got != want {
+			t.Errorf("ParseBandwidth(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "/s", "900", "0GB/s", "-1GB/s", "1kB/s", "GB/s", "1GB/s/s", "1e9TB/s", "9999999999TB/s"} {
+		if n, err := ParseBandwidth(text); err == nil {
+			t.Errorf("ParseBandwidth(%q) = %d", text, n)
+		}
+	}
 	if _, err := ParseTokens("0"); err == nil {
 		t.Error("0 tokens")
 	}

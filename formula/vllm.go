@@ -286,7 +286,6 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan)
 		return parts[name]
 	}
 	for i, l := range model.layers {
-		draft := slices.Contains(model.draft, i)
 		n := c.mul(l.Count, everywhere)
 		switch l.Kind {
 		case vllmState:
@@ -319,17 +318,24 @@ func vllmReservation(req Request, o vllmOptions, model vllmModel, plan vllmPlan)
 		}
 		tokens /= max(l.Ratio, 1)
 		name := AttentionKV
-		switch {
-		case draft:
-			name = DraftKV
-		case l.Kind.slides() || l.Kind == vllmChunked:
+		if windowed(l) {
 			name = SlidingKV
 		}
 		k, v, scales := vllmContent(&c, l, model.types[i])
 		held := vectors(l, tokens)
 		k, v, scales = c.mul(held, k), c.mul(held, v), c.mul(held, scales)
-		p := part(name)
-		p.K, p.V, p.Bytes = c.add(p.K, k), c.add(p.V, v), c.add(p.Bytes, k, v)
+		// Draft layers may share an entry with the model's.
+		draft := model.draft[i]
+		for _, share := range []struct {
+			name   string
+			layers int64
+		}{{name, l.Count - draft}, {DraftKV, draft}} {
+			if share.layers > 0 {
+				p := part(share.name)
+				shareK, shareV := k/l.Count*share.layers, v/l.Count*share.layers
+				p.K, p.V, p.Bytes = c.add(p.K, shareK), c.add(p.V, shareV), c.add(p.Bytes, shareK, shareV)
+			}
+		}
 		r.Data, r.Metadata = c.add(r.Data, k+v-scales), c.add(r.Metadata, scales)
 		r.KBytes, r.VBytes = c.add(r.KBytes, k), c.add(r.VBytes, v)
 		r.KElements = c.add(r.KElements, c.mul(held, l.Heads, l.DimK))

@@ -11,7 +11,7 @@ import (
 type vllmModel struct {
 	layers []vllmLayers
 	types  []vllmCacheType // of each entry
-	draft  []int           // entries of draft layers
+	draft  map[int]int64   // draft layers among those of an entry
 	stages [][]int64       // layers of each entry by pipeline stage; nil: one stage
 	block  int64           // tokens of a block
 }
@@ -269,7 +269,12 @@ func (b *vllmBuilder) addRest(stage int64) error {
 		if err != nil {
 			return err
 		}
-		b.out.draft = append(b.out.draft, at...)
+		for _, i := range at {
+			if b.out.draft == nil {
+				b.out.draft = map[int]int64{}
+			}
+			b.out.draft[i] += g.Count
+		}
 	}
 	return nil
 }
