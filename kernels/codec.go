@@ -20,6 +20,10 @@ type codecKernels struct {
 	pack                      func(dst []byte, fields []uint8, bits int)
 	unpack                    func(fields []uint8, src []byte, bits int)
 
+	truncateRuns  func(fields []uint8, x, factor []float32, half float32, top uint8, run int)
+	roundAwayRuns func(fields []uint8, x, factor []float32, run int)
+	e2m1Runs      func(fields []uint8, x []float32, middles []int32, run int)
+
 	divideRuns, divideColumns     func(dst, x, scale []float32, run int)
 	multiplyRuns, multiplyColumns func(dst, x, scale []float32, run int)
 
@@ -164,6 +168,40 @@ func DecodeColumns(dst []float32, fields []uint8, a Affine) {
 		panic(errLength)
 	}
 	active.Load().codec.decodeColumns(dst, fields, len(a.Scale), a)
+}
+
+// TruncateRuns writes codes that are rounded by truncation: the integer part of
+// x·factor + half, from 0 to top, with one factor per run; 0 for what is no
+// 31-bit number. Product and sum round separately.
+func TruncateRuns(fields []uint8, x, factor []float32, half float32, top uint8, run int) {
+	checkRuns(len(x), run, len(factor))
+	if len(fields) != len(x) {
+		panic(errLength)
+	}
+	active.Load().codec.truncateRuns(fields, x, factor, half, top, run)
+}
+
+// RoundAwayRuns writes x·factor, one factor per run, as int8: to nearest, halves
+// away from 0, the low 8 bits of the integer; 0 for what is no 32-bit number.
+func RoundAwayRuns(fields []uint8, x, factor []float32, run int) {
+	checkRuns(len(x), run, len(factor))
+	if len(fields) != len(x) {
+		panic(errLength)
+	}
+	active.Load().codec.roundAwayRuns(fields, x, factor, run)
+}
+
+// E2M1Middles is how many midpoints lie between the magnitudes of e2m1's codes.
+const E2M1Middles = 7
+
+// E2M1Runs writes e2m1 codes: how many of its run's ascending midpoints, given by
+// their bits, |x| is above, and 8 more for a negative value that does not become 0.
+func E2M1Runs(fields []uint8, x []float32, middles []int32, run int) {
+	checkRuns(len(x), run, len(middles)/E2M1Middles)
+	if len(fields) != len(x) || len(middles)%E2M1Middles != 0 {
+		panic(errLength)
+	}
+	active.Load().codec.e2m1Runs(fields, x, middles, run)
 }
 
 // PackedLen returns the bytes of n fields of bits bits.

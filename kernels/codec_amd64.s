@@ -408,6 +408,158 @@ loop16:
 	VZEROUPPER
 	RET
 
+// func truncateRunsAVX2(fields *uint8, x *float32, factor *float32, half float32, top uint32, runs int, run int)
+// Requires: AVX, AVX2, SSE
+TEXT ·truncateRunsAVX2(SB), NOSPLIT, $0-48
+	MOVSS        half+24(FP), X0
+	VBROADCASTSS X0, Y0
+	VXORPS       Y2, Y2, Y2
+	MOVL         top+28(FP), AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         factor+16(FP), DX
+	MOVQ         runs+32(FP), BX
+	MOVQ         run+40(FP), SI
+	MOVL         $0x000000ff, DI
+	VMOVD        DI, X3
+	VPBROADCASTD X3, Y3
+
+loop17:
+	VBROADCASTSS (DX), Y4
+	MOVQ         SI, DI
+
+loop18:
+	VMULPS       (CX), Y4, Y5
+	VADDPS       Y0, Y5, Y5
+	VCVTTPS2DQ   Y5, Y5
+	VPMAXSD      Y2, Y5, Y5
+	VPMINSD      Y1, Y5, Y5
+	VPAND        Y3, Y5, Y5
+	VEXTRACTI128 $0x01, Y5, X6
+	VPACKUSDW    X6, X5, X6
+	VPACKUSWB    X6, X6, X6
+	VMOVQ        X6, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x08, AX
+	SUBQ         $0x00000008, DI
+	JNZ          loop18
+	ADDQ         $0x04, DX
+	SUBQ         $0x00000001, BX
+	JNZ          loop17
+	VZEROUPPER
+	RET
+
+// func roundAwayRunsAVX2(fields *uint8, x *float32, factor *float32, runs int, run int)
+// Requires: AVX, AVX2
+TEXT ·roundAwayRunsAVX2(SB), NOSPLIT, $0-40
+	MOVL         $0x3effffff, AX
+	VMOVD        AX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x80000000, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         factor+16(FP), DX
+	MOVQ         runs+24(FP), BX
+	MOVQ         run+32(FP), SI
+	MOVL         $0x000000ff, DI
+	VMOVD        DI, X2
+	VPBROADCASTD X2, Y2
+
+loop19:
+	VBROADCASTSS (DX), Y3
+	MOVQ         SI, DI
+
+loop20:
+	VMULPS       (CX), Y3, Y4
+	VANDPS       Y4, Y1, Y5
+	VORPS        Y5, Y0, Y5
+	VADDPS       Y5, Y4, Y4
+	VCVTTPS2DQ   Y4, Y4
+	VPAND        Y2, Y4, Y4
+	VEXTRACTI128 $0x01, Y4, X5
+	VPACKUSDW    X5, X4, X5
+	VPACKUSWB    X5, X5, X5
+	VMOVQ        X5, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x08, AX
+	SUBQ         $0x00000008, DI
+	JNZ          loop20
+	ADDQ         $0x04, DX
+	SUBQ         $0x00000001, BX
+	JNZ          loop19
+	VZEROUPPER
+	RET
+
+// func e2m1RunsAVX2(fields *uint8, x *float32, middles *int32, runs int, run int)
+// Requires: AVX, AVX2
+TEXT ·e2m1RunsAVX2(SB), NOSPLIT, $0-40
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         middles+16(FP), DX
+	MOVQ         runs+24(FP), BX
+	MOVQ         run+32(FP), SI
+	MOVL         $0x7fffffff, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000008, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Y1
+	VXORPS       Y2, Y2, Y2
+	MOVL         $0x00000001, DI
+	VMOVD        DI, X3
+	VPBROADCASTD X3, Y3
+
+loop21:
+	VPBROADCASTD (DX), Y3
+	VPBROADCASTD 4(DX), Y4
+	VPBROADCASTD 8(DX), Y5
+	VPBROADCASTD 12(DX), Y6
+	VPBROADCASTD 16(DX), Y7
+	VPBROADCASTD 20(DX), Y8
+	VPBROADCASTD 24(DX), Y9
+	MOVQ         SI, DI
+
+loop22:
+	VMOVUPS      (CX), Y10
+	VANDPS       Y10, Y0, Y11
+	VXORPS       Y12, Y12, Y12
+	VPCMPGTD     Y3, Y11, Y13
+	VPSUBD       Y13, Y12, Y12
+	VPCMPGTD     Y4, Y11, Y13
+	VPSUBD       Y13, Y12, Y12
+	VPCMPGTD     Y5, Y11, Y13
+	VPSUBD       Y13, Y12, Y12
+	VPCMPGTD     Y6, Y11, Y13
+	VPSUBD       Y13, Y12, Y12
+	VPCMPGTD     Y7, Y11, Y13
+	VPSUBD       Y13, Y12, Y12
+	VPCMPGTD     Y8, Y11, Y13
+	VPSUBD       Y13, Y12, Y12
+	VPCMPGTD     Y9, Y11, Y11
+	VPSUBD       Y11, Y12, Y12
+	VPSRLD       $0x1c, Y10, Y10
+	VANDPS       Y10, Y1, Y10
+	VPADDD       Y12, Y10, Y10
+	VPCMPGTD     Y2, Y12, Y11
+	VPAND        Y11, Y10, Y10
+	VEXTRACTI128 $0x01, Y10, X11
+	VPACKUSDW    X11, X10, X11
+	VPACKUSWB    X11, X11, X11
+	VMOVQ        X11, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x08, AX
+	SUBQ         $0x00000008, DI
+	JNZ          loop22
+	ADDQ         $0x1c, DX
+	SUBQ         $0x00000001, BX
+	JNZ          loop21
+	VZEROUPPER
+	RET
+
 // func divideRunsAVX2(dst *float32, x *float32, scale *float32, runs int, run int)
 // Requires: AVX
 TEXT ·divideRunsAVX2(SB), NOSPLIT, $0-40
@@ -418,11 +570,11 @@ TEXT ·divideRunsAVX2(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Y0, Y0, Y0
 
-loop17:
+loop23:
 	VBROADCASTSS (DX), Y1
 	MOVQ         SI, DI
 
-loop18:
+loop24:
 	VMOVUPS (CX), Y2
 	VCMPPS  $0x04, Y0, Y1, Y3
 	VDIVPS  Y1, Y2, Y2
@@ -431,10 +583,10 @@ loop18:
 	ADDQ    $0x20, CX
 	ADDQ    $0x20, AX
 	SUBQ    $0x00000008, DI
-	JNZ     loop18
+	JNZ     loop24
 	ADDQ    $0x04, DX
 	SUBQ    $0x00000001, BX
-	JNZ     loop17
+	JNZ     loop23
 	VZEROUPPER
 	RET
 
@@ -448,21 +600,21 @@ TEXT ·multiplyRunsAVX2(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Y0, Y0, Y0
 
-loop19:
+loop25:
 	VBROADCASTSS (DX), Y0
 	MOVQ         SI, DI
 
-loop20:
+loop26:
 	VMOVUPS (CX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x20, CX
 	ADDQ    $0x20, AX
 	SUBQ    $0x00000008, DI
-	JNZ     loop20
+	JNZ     loop26
 	ADDQ    $0x04, DX
 	SUBQ    $0x00000001, BX
-	JNZ     loop19
+	JNZ     loop25
 	VZEROUPPER
 	RET
 
@@ -476,11 +628,11 @@ TEXT ·divideColumnsAVX2(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Y0, Y0, Y0
 
-loop21:
+loop27:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop22:
+loop28:
 	VMOVUPS (DX)(DI*4), Y2
 	VMOVUPS (CX), Y1
 	VCMPPS  $0x04, Y0, Y2, Y3
@@ -491,9 +643,9 @@ loop22:
 	ADDQ    $0x20, AX
 	ADDQ    $0x08, DI
 	SUBQ    $0x00000008, R8
-	JNZ     loop22
+	JNZ     loop28
 	SUBQ    $0x00000001, BX
-	JNZ     loop21
+	JNZ     loop27
 	VZEROUPPER
 	RET
 
@@ -507,11 +659,11 @@ TEXT ·multiplyColumnsAVX2(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Y0, Y0, Y0
 
-loop23:
+loop29:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop24:
+loop30:
 	VMOVUPS (DX)(DI*4), Y1
 	VMOVUPS (CX), Y0
 	VMULPS  Y1, Y0, Y0
@@ -520,9 +672,9 @@ loop24:
 	ADDQ    $0x20, AX
 	ADDQ    $0x08, DI
 	SUBQ    $0x00000008, R8
-	JNZ     loop24
+	JNZ     loop30
 	SUBQ    $0x00000001, BX
-	JNZ     loop23
+	JNZ     loop29
 	VZEROUPPER
 	RET
 
@@ -533,13 +685,13 @@ TEXT ·toF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop25:
+loop31:
 	VMOVUPS   (AX), Y0
 	VCVTPS2PH $0x00, Y0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop25
+	JNZ       loop31
 	VZEROUPPER
 	RET
 
@@ -565,7 +717,7 @@ TEXT ·toBF16AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X4
 	VPBROADCASTD X4, Y4
 
-loop26:
+loop32:
 	VMOVUPS      (AX), Y5
 	VANDPS       Y5, Y0, Y6
 	VPCMPGTD     Y1, Y6, Y8
@@ -582,7 +734,7 @@ loop26:
 	ADDQ         $0x20, AX
 	ADDQ         $0x10, CX
 	SUBQ         $0x00000008, DX
-	JNZ          loop26
+	JNZ          loop32
 	VZEROUPPER
 	RET
 
@@ -623,7 +775,7 @@ TEXT ·toE4M3AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Y9
 
-loop27:
+loop33:
 	VMOVUPS      (AX), Y10
 	VPSRLD       $0x18, Y10, Y12
 	VANDPS       Y12, Y8, Y12
@@ -648,7 +800,7 @@ loop27:
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, CX
 	SUBQ         $0x00000008, DX
-	JNZ          loop27
+	JNZ          loop33
 	VZEROUPPER
 	RET
 
@@ -689,7 +841,7 @@ TEXT ·toE5M2AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Y9
 
-loop28:
+loop34:
 	VMOVUPS      (AX), Y10
 	VPSRLD       $0x18, Y10, Y12
 	VANDPS       Y12, Y8, Y12
@@ -714,7 +866,7 @@ loop28:
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, CX
 	SUBQ         $0x00000008, DX
-	JNZ          loop28
+	JNZ          loop34
 	VZEROUPPER
 	RET
 
@@ -725,13 +877,13 @@ TEXT ·fromF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop29:
+loop35:
 	VCVTPH2PS (AX), Y0
 	VMOVUPS   Y0, (CX)
 	ADDQ      $0x10, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop29
+	JNZ       loop35
 	VZEROUPPER
 	RET
 
@@ -742,14 +894,14 @@ TEXT ·fromBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop30:
+loop36:
 	VPMOVZXWD (AX), Y0
 	VPSLLD    $0x10, Y0, Y0
 	VMOVUPS   Y0, (CX)
 	ADDQ      $0x10, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop30
+	JNZ       loop36
 	VZEROUPPER
 	RET
 
@@ -772,7 +924,7 @@ TEXT ·fromE4M3AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X3
 	VPBROADCASTD X3, Y3
 
-loop31:
+loop37:
 	VPMOVZXBW (AX), X4
 	VPSLLW    $0x08, X4, X5
 	VPAND     X5, X0, X5
@@ -788,7 +940,7 @@ loop31:
 	ADDQ      $0x08, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop31
+	JNZ       loop37
 	VZEROUPPER
 	RET
 
@@ -799,7 +951,7 @@ TEXT ·fromE5M2AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop32:
+loop38:
 	VPMOVZXBW (AX), X0
 	VPSLLW    $0x08, X0, X0
 	VCVTPH2PS X0, Y0
@@ -807,7 +959,7 @@ loop32:
 	ADDQ      $0x08, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop32
+	JNZ       loop38
 	VZEROUPPER
 	RET
 
@@ -822,16 +974,16 @@ TEXT ·absMaxRunsAVX512(SB), NOSPLIT, $0-32
 	VMOVD        SI, X0
 	VPBROADCASTD X0, Z0
 
-loop33:
+loop39:
 	VXORPS Z1, Z1, Z1
 	MOVQ   BX, SI
 
-loop34:
+loop40:
 	VANDPS        (CX), Z0, Z2
 	VPMAXSD       Z2, Z1, Z1
 	ADDQ          $0x40, CX
 	SUBQ          $0x00000010, SI
-	JNZ           loop34
+	JNZ           loop40
 	VEXTRACTF64X4 $0x00, Z1, Y2
 	VEXTRACTF64X4 $0x01, Z1, Y1
 	VPMAXSD       Y2, Y1, Y1
@@ -844,7 +996,7 @@ loop34:
 	VMOVSS        X2, (AX)
 	ADDQ          $0x04, AX
 	SUBQ          $0x00000001, DX
-	JNZ           loop33
+	JNZ           loop39
 	VZEROUPPER
 	RET
 
@@ -858,18 +1010,18 @@ TEXT ·minMaxRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS X0, X0, X0
 
-loop35:
+loop41:
 	VMOVUPS (DX), Z1
 	VMOVAPS Z1, Z2
 	MOVQ    SI, DI
 
-loop36:
+loop42:
 	VMOVUPS       (DX), Z3
 	VMINPS        Z3, Z1, Z1
 	VMAXPS        Z3, Z2, Z2
 	ADDQ          $0x40, DX
 	SUBQ          $0x00000010, DI
-	JNZ           loop36
+	JNZ           loop42
 	VEXTRACTF64X4 $0x00, Z1, Y3
 	VEXTRACTF64X4 $0x01, Z1, Y1
 	VMINPS        Y3, Y1, Y1
@@ -895,7 +1047,7 @@ loop36:
 	ADDQ          $0x04, AX
 	ADDQ          $0x04, CX
 	SUBQ          $0x00000001, BX
-	JNZ           loop35
+	JNZ           loop41
 	VZEROUPPER
 	RET
 
@@ -922,7 +1074,7 @@ wide:
 	VMOVUPS 128(AX), Z3
 	VMOVUPS 192(AX), Z4
 
-loop37:
+loop43:
 	VANDPS  (DI), Z0, Z5
 	VPMAXSD Z5, Z1, Z1
 	VANDPS  64(DI), Z0, Z5
@@ -933,7 +1085,7 @@ loop37:
 	VPMAXSD Z5, Z4, Z4
 	ADDQ    SI, DI
 	SUBQ    $0x00000001, R8
-	JNZ     loop37
+	JNZ     loop43
 	VMOVUPS Z1, (AX)
 	VMOVUPS Z2, 64(AX)
 	VMOVUPS Z3, 128(AX)
@@ -950,12 +1102,12 @@ narrow:
 	MOVQ    DX, R8
 	VMOVUPS (AX), Z1
 
-loop38:
+loop44:
 	VANDPS  (DI), Z0, Z2
 	VPMAXSD Z2, Z1, Z1
 	ADDQ    SI, DI
 	SUBQ    $0x00000001, R8
-	JNZ     loop38
+	JNZ     loop44
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
@@ -992,7 +1144,7 @@ wide:
 	VMOVUPS 128(CX), Z7
 	VMOVUPS 192(CX), Z8
 
-loop39:
+loop45:
 	VMOVUPS (R8), Z9
 	VMINPS  Z9, Z1, Z1
 	VMAXPS  Z9, Z5, Z5
@@ -1007,7 +1159,7 @@ loop39:
 	VMAXPS  Z9, Z8, Z8
 	ADDQ    DI, R8
 	SUBQ    $0x00000001, R9
-	JNZ     loop39
+	JNZ     loop45
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	VADDPS  Z0, Z2, Z2
@@ -1038,13 +1190,13 @@ narrow:
 	VMOVUPS (AX), Z1
 	VMOVUPS (CX), Z2
 
-loop40:
+loop46:
 	VMOVUPS (R8), Z3
 	VMINPS  Z3, Z1, Z1
 	VMAXPS  Z3, Z2, Z2
 	ADDQ    DI, R8
 	SUBQ    $0x00000001, R9
-	JNZ     loop40
+	JNZ     loop46
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
@@ -1075,14 +1227,14 @@ TEXT ·encodeRunsAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS X1, Z1
 	VXORPS       Z2, Z2, Z2
 
-loop41:
+loop47:
 	VBROADCASTSS (SI), Z3
 	VBROADCASTSS (DI), Z4
 	VBROADCASTSS (R8), Z5
 	VCMPPS       $0x04, Z2, Z3, K1
 	MOVQ         BX, R9
 
-loop42:
+loop48:
 	VMOVUPS     (CX), Z6
 	VSUBPS      Z5, Z6, Z6
 	VDIVPS.Z    Z3, Z6, K1, Z6
@@ -1095,12 +1247,12 @@ loop42:
 	ADDQ        $0x40, CX
 	ADDQ        $0x10, AX
 	SUBQ        $0x00000010, R9
-	JNZ         loop42
+	JNZ         loop48
 	ADDQ        $0x04, SI
 	ADDQ        $0x04, DI
 	ADDQ        $0x04, R8
 	SUBQ        $0x00000001, DX
-	JNZ         loop41
+	JNZ         loop47
 	VZEROUPPER
 	RET
 
@@ -1120,11 +1272,11 @@ TEXT ·encodeColumnsAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS X1, Z1
 	VXORPS       Z2, Z2, Z2
 
-loop43:
+loop49:
 	XORQ R9, R9
 	MOVQ BX, R10
 
-loop44:
+loop50:
 	VMOVUPS     (SI)(R9*4), Z3
 	VMOVUPS     (DI)(R9*4), Z4
 	VMOVUPS     (R8)(R9*4), Z5
@@ -1142,9 +1294,9 @@ loop44:
 	ADDQ        $0x10, AX
 	ADDQ        $0x10, R9
 	SUBQ        $0x00000010, R10
-	JNZ         loop44
+	JNZ         loop50
 	SUBQ        $0x00000001, DX
-	JNZ         loop43
+	JNZ         loop49
 	VZEROUPPER
 	RET
 
@@ -1159,13 +1311,13 @@ TEXT ·decodeRunsAVX512(SB), NOSPLIT, $0-56
 	MOVQ bias+24(FP), DI
 	MOVQ offset+32(FP), R8
 
-loop45:
+loop51:
 	VBROADCASTSS (SI), Z0
 	VBROADCASTSS (DI), Z1
 	VBROADCASTSS (R8), Z2
 	MOVQ         BX, R9
 
-loop46:
+loop52:
 	VPMOVZXBD (CX), Z3
 	VCVTDQ2PS Z3, Z3
 	VSUBPS    Z1, Z3, Z3
@@ -1175,12 +1327,12 @@ loop46:
 	ADDQ      $0x10, CX
 	ADDQ      $0x40, AX
 	SUBQ      $0x00000010, R9
-	JNZ       loop46
+	JNZ       loop52
 	ADDQ      $0x04, SI
 	ADDQ      $0x04, DI
 	ADDQ      $0x04, R8
 	SUBQ      $0x00000001, DX
-	JNZ       loop45
+	JNZ       loop51
 	VZEROUPPER
 	RET
 
@@ -1195,11 +1347,11 @@ TEXT ·decodeColumnsAVX512(SB), NOSPLIT, $0-56
 	MOVQ bias+24(FP), DI
 	MOVQ offset+32(FP), R8
 
-loop47:
+loop53:
 	XORQ R9, R9
 	MOVQ BX, R10
 
-loop48:
+loop54:
 	VPMOVZXBD (CX), Z0
 	VCVTDQ2PS Z0, Z0
 	VSUBPS    (DI)(R9*4), Z0, Z0
@@ -1210,9 +1362,150 @@ loop48:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, R9
 	SUBQ      $0x00000010, R10
-	JNZ       loop48
+	JNZ       loop54
 	SUBQ      $0x00000001, DX
-	JNZ       loop47
+	JNZ       loop53
+	VZEROUPPER
+	RET
+
+// func truncateRunsAVX512(fields *uint8, x *float32, factor *float32, half float32, top uint32, runs int, run int)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·truncateRunsAVX512(SB), NOSPLIT, $0-48
+	MOVSS        half+24(FP), X0
+	VBROADCASTSS X0, Z0
+	VXORPS       Z2, Z2, Z2
+	MOVL         top+28(FP), AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Z1
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         factor+16(FP), DX
+	MOVQ         runs+32(FP), BX
+	MOVQ         run+40(FP), SI
+	MOVL         $0x000000ff, DI
+	VMOVD        DI, X3
+	VPBROADCASTD X3, Z3
+
+loop55:
+	VBROADCASTSS (DX), Z3
+	MOVQ         SI, DI
+
+loop56:
+	VMULPS     (CX), Z3, Z4
+	VADDPS     Z0, Z4, Z4
+	VCVTTPS2DQ Z4, Z4
+	VPMAXSD    Z2, Z4, Z4
+	VPMINSD    Z1, Z4, Z4
+	VPMOVDB    Z4, (AX)
+	ADDQ       $0x40, CX
+	ADDQ       $0x10, AX
+	SUBQ       $0x00000010, DI
+	JNZ        loop56
+	ADDQ       $0x04, DX
+	SUBQ       $0x00000001, BX
+	JNZ        loop55
+	VZEROUPPER
+	RET
+
+// func roundAwayRunsAVX512(fields *uint8, x *float32, factor *float32, runs int, run int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·roundAwayRunsAVX512(SB), NOSPLIT, $0-40
+	MOVL         $0x3effffff, AX
+	VMOVD        AX, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x80000000, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Z1
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         factor+16(FP), DX
+	MOVQ         runs+24(FP), BX
+	MOVQ         run+32(FP), SI
+	MOVL         $0x000000ff, DI
+	VMOVD        DI, X2
+	VPBROADCASTD X2, Z2
+
+loop57:
+	VBROADCASTSS (DX), Z2
+	MOVQ         SI, DI
+
+loop58:
+	VMULPS     (CX), Z2, Z3
+	VANDPS     Z3, Z1, Z4
+	VORPS      Z4, Z0, Z4
+	VADDPS     Z4, Z3, Z3
+	VCVTTPS2DQ Z3, Z3
+	VPMOVDB    Z3, (AX)
+	ADDQ       $0x40, CX
+	ADDQ       $0x10, AX
+	SUBQ       $0x00000010, DI
+	JNZ        loop58
+	ADDQ       $0x04, DX
+	SUBQ       $0x00000001, BX
+	JNZ        loop57
+	VZEROUPPER
+	RET
+
+// func e2m1RunsAVX512(fields *uint8, x *float32, middles *int32, runs int, run int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·e2m1RunsAVX512(SB), NOSPLIT, $0-40
+	MOVQ         fields+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         middles+16(FP), DX
+	MOVQ         runs+24(FP), BX
+	MOVQ         run+32(FP), SI
+	MOVL         $0x7fffffff, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x00000008, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Z1
+	VXORPS       Z2, Z2, Z2
+	MOVL         $0x00000001, DI
+	VMOVD        DI, X3
+	VPBROADCASTD X3, Z3
+
+loop59:
+	VPBROADCASTD (DX), Z4
+	VPBROADCASTD 4(DX), Z5
+	VPBROADCASTD 8(DX), Z6
+	VPBROADCASTD 12(DX), Z7
+	VPBROADCASTD 16(DX), Z8
+	VPBROADCASTD 20(DX), Z9
+	VPBROADCASTD 24(DX), Z10
+	MOVQ         SI, DI
+
+loop60:
+	VMOVUPS     (CX), Z11
+	VANDPS      Z11, Z0, Z12
+	VXORPS      Z13, Z13, Z13
+	VPCMPGTD    Z4, Z12, K1
+	VPADDD      Z3, Z13, K1, Z13
+	VPCMPGTD    Z5, Z12, K1
+	VPADDD      Z3, Z13, K1, Z13
+	VPCMPGTD    Z6, Z12, K1
+	VPADDD      Z3, Z13, K1, Z13
+	VPCMPGTD    Z7, Z12, K1
+	VPADDD      Z3, Z13, K1, Z13
+	VPCMPGTD    Z8, Z12, K1
+	VPADDD      Z3, Z13, K1, Z13
+	VPCMPGTD    Z9, Z12, K1
+	VPADDD      Z3, Z13, K1, Z13
+	VPCMPGTD    Z10, Z12, K1
+	VPADDD      Z3, Z13, K1, Z13
+	VPSRLD      $0x1c, Z11, Z11
+	VANDPS      Z11, Z1, Z11
+	VPADDD      Z13, Z11, Z11
+	VPCMPGTD    Z2, Z13, K1
+	VMOVDQA32.Z Z11, K1, Z11
+	VPMOVDB     Z11, (AX)
+	ADDQ        $0x40, CX
+	ADDQ        $0x10, AX
+	SUBQ        $0x00000010, DI
+	JNZ         loop60
+	ADDQ        $0x1c, DX
+	SUBQ        $0x00000001, BX
+	JNZ         loop59
 	VZEROUPPER
 	RET
 
@@ -1226,11 +1519,11 @@ TEXT ·divideRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop49:
+loop61:
 	VBROADCASTSS (DX), Z1
 	MOVQ         SI, DI
 
-loop50:
+loop62:
 	VMOVUPS  (CX), Z2
 	VCMPPS   $0x04, Z0, Z1, K1
 	VDIVPS.Z Z1, Z2, K1, Z2
@@ -1238,10 +1531,10 @@ loop50:
 	ADDQ     $0x40, CX
 	ADDQ     $0x40, AX
 	SUBQ     $0x00000010, DI
-	JNZ      loop50
+	JNZ      loop62
 	ADDQ     $0x04, DX
 	SUBQ     $0x00000001, BX
-	JNZ      loop49
+	JNZ      loop61
 	VZEROUPPER
 	RET
 
@@ -1255,21 +1548,21 @@ TEXT ·multiplyRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop51:
+loop63:
 	VBROADCASTSS (DX), Z0
 	MOVQ         SI, DI
 
-loop52:
+loop64:
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x40, CX
 	ADDQ    $0x40, AX
 	SUBQ    $0x00000010, DI
-	JNZ     loop52
+	JNZ     loop64
 	ADDQ    $0x04, DX
 	SUBQ    $0x00000001, BX
-	JNZ     loop51
+	JNZ     loop63
 	VZEROUPPER
 	RET
 
@@ -1283,11 +1576,11 @@ TEXT ·divideColumnsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop53:
+loop65:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop54:
+loop66:
 	VMOVUPS  (DX)(DI*4), Z2
 	VMOVUPS  (CX), Z1
 	VCMPPS   $0x04, Z0, Z2, K1
@@ -1297,9 +1590,9 @@ loop54:
 	ADDQ     $0x40, AX
 	ADDQ     $0x10, DI
 	SUBQ     $0x00000010, R8
-	JNZ      loop54
+	JNZ      loop66
 	SUBQ     $0x00000001, BX
-	JNZ      loop53
+	JNZ      loop65
 	VZEROUPPER
 	RET
 
@@ -1313,11 +1606,11 @@ TEXT ·multiplyColumnsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop55:
+loop67:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop56:
+loop68:
 	VMOVUPS (DX)(DI*4), Z1
 	VMOVUPS (CX), Z0
 	VMULPS  Z1, Z0, Z0
@@ -1326,9 +1619,9 @@ loop56:
 	ADDQ    $0x40, AX
 	ADDQ    $0x10, DI
 	SUBQ    $0x00000010, R8
-	JNZ     loop56
+	JNZ     loop68
 	SUBQ    $0x00000001, BX
-	JNZ     loop55
+	JNZ     loop67
 	VZEROUPPER
 	RET
 
@@ -1339,13 +1632,13 @@ TEXT ·toF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop57:
+loop69:
 	VMOVUPS   (AX), Z0
 	VCVTPS2PH $0x00, Z0, (CX)
 	ADDQ      $0x40, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop57
+	JNZ       loop69
 	VZEROUPPER
 	RET
 
@@ -1371,7 +1664,7 @@ TEXT ·toBF16AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X4
 	VPBROADCASTD X4, Z4
 
-loop58:
+loop70:
 	VMOVUPS   (AX), Z5
 	VANDPS    Z5, Z0, Z6
 	VPCMPGTD  Z1, Z6, K1
@@ -1386,7 +1679,7 @@ loop58:
 	ADDQ      $0x40, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop58
+	JNZ       loop70
 	VZEROUPPER
 	RET
 
@@ -1427,7 +1720,7 @@ TEXT ·toE4M3AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Z9
 
-loop59:
+loop71:
 	VMOVUPS   (AX), Z10
 	VPSRLD    $0x18, Z10, Z12
 	VANDPS    Z12, Z8, Z12
@@ -1449,7 +1742,7 @@ loop59:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop59
+	JNZ       loop71
 	VZEROUPPER
 	RET
 
@@ -1490,7 +1783,7 @@ TEXT ·toE5M2AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Z9
 
-loop60:
+loop72:
 	VMOVUPS   (AX), Z10
 	VPSRLD    $0x18, Z10, Z12
 	VANDPS    Z12, Z8, Z12
@@ -1512,7 +1805,7 @@ loop60:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop60
+	JNZ       loop72
 	VZEROUPPER
 	RET
 
@@ -1523,13 +1816,13 @@ TEXT ·fromF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop61:
+loop73:
 	VCVTPH2PS (AX), Z0
 	VMOVUPS   Z0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop61
+	JNZ       loop73
 	VZEROUPPER
 	RET
 
@@ -1540,14 +1833,14 @@ TEXT ·fromBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop62:
+loop74:
 	VPMOVZXWD (AX), Z0
 	VPSLLD    $0x10, Z0, Z0
 	VMOVUPS   Z0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop62
+	JNZ       loop74
 	VZEROUPPER
 	RET
 
@@ -1570,7 +1863,7 @@ TEXT ·fromE4M3AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X3
 	VPBROADCASTD X3, Z3
 
-loop63:
+loop75:
 	VPMOVZXBW (AX), Y4
 	VPSLLW    $0x08, Y4, Y5
 	VPAND     Y5, Y0, Y5
@@ -1586,7 +1879,7 @@ loop63:
 	ADDQ      $0x10, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop63
+	JNZ       loop75
 	VZEROUPPER
 	RET
 
@@ -1597,7 +1890,7 @@ TEXT ·fromE5M2AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop64:
+loop76:
 	VPMOVZXBW (AX), Y0
 	VPSLLW    $0x08, Y0, Y0
 	VCVTPH2PS Y0, Z0
@@ -1605,7 +1898,7 @@ loop64:
 	ADDQ      $0x10, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop64
+	JNZ       loop76
 	VZEROUPPER
 	RET
 
@@ -1625,7 +1918,7 @@ TEXT ·packAVX2(SB), NOSPLIT, $0-32
 	VPCMPEQD     Y3, Y3, Y3
 	VPSRLQ       $0x20, Y3, Y3
 
-loop65:
+loop77:
 	VMOVDQU      (CX), Y5
 	VPMADDUBSW   Y1, Y5, Y5
 	VPMADDWD     Y2, Y5, Y5
@@ -1641,7 +1934,7 @@ loop65:
 	ADDQ         BX, AX
 	ADDQ         $0x20, CX
 	SUBQ         $0x00000020, DX
-	JNZ          loop65
+	JNZ          loop77
 	VZEROUPPER
 	RET
 
@@ -1658,7 +1951,7 @@ TEXT ·unpackAVX2(SB), NOSPLIT, $0-32
 	MOVQ           72(BX), BX
 	SHRQ           $0x01, BX
 
-loop66:
+loop78:
 	VBROADCASTI128 (CX), Y3
 	VPSHUFB        Y0, Y3, Y3
 	VPMULLW        Y1, Y3, Y3
@@ -1674,7 +1967,7 @@ loop66:
 	VMOVDQU        Y3, (AX)
 	ADDQ           $0x20, AX
 	SUBQ           $0x00000020, DX
-	JNZ            loop66
+	JNZ            loop78
 	VZEROUPPER
 	RET
 
@@ -1695,7 +1988,7 @@ TEXT ·packAVX512(SB), NOSPLIT, $0-32
 	MOVL         $0xffffffff, SI
 	VPBROADCASTQ SI, Z3
 
-loop67:
+loop79:
 	VMOVDQU64  (CX), Z5
 	VPMADDUBSW Z1, Z5, Z5
 	VPMADDWD   Z2, Z5, Z5
@@ -1708,7 +2001,7 @@ loop67:
 	ADDQ       $0x40, CX
 	ADDQ       BX, AX
 	SUBQ       $0x00000040, DX
-	JNZ        loop67
+	JNZ        loop79
 	VZEROUPPER
 	RET
 
@@ -1726,7 +2019,7 @@ TEXT ·unpackAVX512(SB), NOSPLIT, $0-32
 	MOVQ         72(BX), BX
 	SHLQ         $0x01, BX
 
-loop68:
+loop80:
 	VMOVDQU8.Z     (CX), K1, Z3
 	VPERMB         Z3, Z0, Z3
 	VPMULTISHIFTQB Z3, Z1, Z3
@@ -1735,6 +2028,6 @@ loop68:
 	ADDQ           $0x40, AX
 	ADDQ           BX, CX
 	SUBQ           $0x00000040, DX
-	JNZ            loop68
+	JNZ            loop80
 	VZEROUPPER
 	RET

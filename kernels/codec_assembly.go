@@ -7,12 +7,17 @@ package kernels
 type codecAsm struct {
 	lanes int
 
-	absMaxRuns                    func(dst, x *float32, runs, run int)
-	minMaxRuns                    func(lo, hi, x *float32, runs, run int)
-	absMaxColumns                 func(acc, x *float32, rows, columns int)
-	minMaxColumns                 func(lo, hi, x *float32, rows, columns int)
-	encodeRuns, encodeColumns     func(fields *uint8, x, scale, bias, offset *float32, lo, hi float32, n, run int)
-	decodeRuns, decodeColumns     func(dst *float32, fields *uint8, scale, bias, offset *float32, n, run int)
+	absMaxRuns                func(dst, x *float32, runs, run int)
+	minMaxRuns                func(lo, hi, x *float32, runs, run int)
+	absMaxColumns             func(acc, x *float32, rows, columns int)
+	minMaxColumns             func(lo, hi, x *float32, rows, columns int)
+	encodeRuns, encodeColumns func(fields *uint8, x, scale, bias, offset *float32, lo, hi float32, n, run int)
+	decodeRuns, decodeColumns func(dst *float32, fields *uint8, scale, bias, offset *float32, n, run int)
+	// The roundings of block formats; nil leaves them to the weaker backend.
+	truncateRuns  func(fields *uint8, x, factor *float32, half float32, top uint32, runs, run int)
+	roundAwayRuns func(fields *uint8, x, factor *float32, runs, run int)
+	e2m1Runs      func(fields *uint8, x *float32, middles *int32, runs, run int)
+
 	divideRuns, divideColumns     func(dst, x, scale *float32, n, run int)
 	multiplyRuns, multiplyColumns func(dst, x, scale *float32, n, run int)
 
@@ -79,6 +84,33 @@ func (asm codecAsm) over(weaker codecKernels) codecKernels {
 			return
 		}
 		asm.decodeColumns(&dst[0], &fields[0], &a.Scale[0], &a.Bias[0], &a.Offset[0], len(dst)/columns, columns)
+	}
+	if asm.truncateRuns != nil {
+		k.truncateRuns = func(fields []uint8, x, factor []float32, half float32, top uint8, run int) {
+			if !whole(len(x), run) {
+				weaker.truncateRuns(fields, x, factor, half, top, run)
+				return
+			}
+			asm.truncateRuns(&fields[0], &x[0], &factor[0], half, uint32(top), len(factor), run)
+		}
+	}
+	if asm.roundAwayRuns != nil {
+		k.roundAwayRuns = func(fields []uint8, x, factor []float32, run int) {
+			if !whole(len(x), run) {
+				weaker.roundAwayRuns(fields, x, factor, run)
+				return
+			}
+			asm.roundAwayRuns(&fields[0], &x[0], &factor[0], len(factor), run)
+		}
+	}
+	if asm.e2m1Runs != nil {
+		k.e2m1Runs = func(fields []uint8, x []float32, middles []int32, run int) {
+			if !whole(len(x), run) {
+				weaker.e2m1Runs(fields, x, middles, run)
+				return
+			}
+			asm.e2m1Runs(&fields[0], &x[0], &middles[0], len(x)/run, run)
+		}
 	}
 	type scaleSlices = func(dst, x, scale []float32, run int)
 	type scaleAsm = func(dst, x, scale *float32, n, run int)

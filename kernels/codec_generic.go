@@ -17,6 +17,9 @@ var genericCodec = codecKernels{
 	decodeColumns:   decodeColumnsGeneric,
 	pack:            packGeneric,
 	unpack:          unpackGeneric,
+	truncateRuns:    truncateRunsGeneric,
+	roundAwayRuns:   roundAwayRunsGeneric,
+	e2m1Runs:        e2m1RunsGeneric,
 	divideRuns:      divideRunsGeneric,
 	divideColumns:   divideColumnsGeneric,
 	multiplyRuns:    multiplyRunsGeneric,
@@ -126,6 +129,52 @@ func decodeColumnsGeneric(dst []float32, fields []uint8, columns int, a Affine) 
 	for ; len(dst) > 0; dst, fields = dst[columns:], fields[columns:] {
 		for c, scale := range a.Scale {
 			dst[c] = decode(fields[c], scale, a.Bias[c], a.Offset[c])
+		}
+	}
+}
+
+func truncateRunsGeneric(fields []uint8, x, factor []float32, half float32, top uint8, run int) {
+	for r, f := range factor {
+		for i := r * run; i < (r+1)*run; i++ {
+			fields[i] = 0
+			if v := float32(x[i]*f) + half; v > 0 && v < 1<<31 {
+				fields[i] = uint8(min(int64(v), int64(top)))
+			}
+		}
+	}
+}
+
+// belowHalf is the largest float below a half: a value and it, with the value's
+// sign, round to the next integer from a half on and not before.
+const belowHalf = 0x1.fffffep-2
+
+func roundAwayRunsGeneric(fields []uint8, x, factor []float32, run int) {
+	for r, f := range factor {
+		for i := r * run; i < (r+1)*run; i++ {
+			v := float32(x[i] * f)
+			v += float32(math.Copysign(belowHalf, float64(v)))
+			fields[i] = 0
+			if v > -1<<31 && v < 1<<31 {
+				fields[i] = uint8(int64(v))
+			}
+		}
+	}
+}
+
+func e2m1RunsGeneric(fields []uint8, x []float32, middles []int32, run int) {
+	for r := range len(middles) / E2M1Middles {
+		of := (*[E2M1Middles]int32)(middles[r*E2M1Middles:])
+		for i := r * run; i < (r+1)*run; i++ {
+			bits := math.Float32bits(x[i])
+			a := int32(bits &^ (1 << 31))
+			var code uint32
+			for _, middle := range of {
+				code += uint32(middle-a) >> 31 // 1 when a is above
+			}
+			if code > 0 {
+				code |= bits >> 31 << 3
+			}
+			fields[i] = uint8(code)
 		}
 	}
 }

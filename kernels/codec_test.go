@@ -63,6 +63,22 @@ var codecCalls = map[string]func(k *codecKernels, dst []byte, in codecInput) []b
 		k.decodeColumns(asFloats(dst)[:len(in.x)], asBytes(in.x)[:len(in.x)], in.width, in.entries(in.width))
 		return dst[:4*len(in.x)]
 	},
+	"truncateRuns": func(k *codecKernels, dst []byte, in codecInput) []byte {
+		k.truncateRuns(dst[:len(in.x)], in.x, in.affine.Scale[:len(in.x)/in.width], 8.5, uint8(in.affine.Hi), in.width)
+		return dst[:len(in.x)]
+	},
+	"roundAwayRuns": func(k *codecKernels, dst []byte, in codecInput) []byte {
+		k.roundAwayRuns(dst[:len(in.x)], in.x, in.affine.Scale[:len(in.x)/in.width], in.width)
+		return dst[:len(in.x)]
+	},
+	"e2m1Runs": func(k *codecKernels, dst []byte, in codecInput) []byte {
+		middles := make([]int32, len(in.x)/in.width*E2M1Middles)
+		for i := range middles {
+			middles[i] = int32(math.Float32bits(abs32(in.affine.Offset[i/E2M1Middles]) * float32(i%E2M1Middles)))
+		}
+		k.e2m1Runs(dst[:len(in.x)], in.x, middles, in.width)
+		return dst[:len(in.x)]
+	},
 	"divideRuns": func(k *codecKernels, dst []byte, in codecInput) []byte {
 		k.divideRuns(asFloats(dst)[:len(in.x)], in.x, in.affine.Scale[:len(in.x)/in.width], in.width)
 		return dst[:4*len(in.x)]
@@ -429,4 +445,23 @@ func BenchmarkCodec(b *testing.B) {
 			})
 		}
 	}
+}
+
+// TestRoundAway compares with the standard library around every half.
+func TestRoundAway(t *testing.T) {
+	eachBackend(t, func(t *testing.T) {
+		for twice := float32(-254); twice <= 254; twice++ {
+			x := make([]float32, 16)
+			for i := range x {
+				x[i] = []float32{twice / 2, math.Nextafter32(twice/2, 1000), math.Nextafter32(twice/2, -1000)}[i%3]
+			}
+			codes := make([]uint8, 16)
+			RoundAwayRuns(codes, x, []float32{1}, 16)
+			for i, v := range x {
+				if got, want := int8(codes[i]), math.Round(float64(v)); float64(got) != want {
+					t.Errorf("%g: %d, want %g", v, got, want)
+				}
+			}
+		}
+	})
 }

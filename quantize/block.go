@@ -18,6 +18,9 @@ type block struct {
 	// encode writes a block; false: its scale does not fit. tensor is the tensor's
 	// scale, 0 where there is none.
 	encode func(dst []byte, x []float32, tensor float32) bool
+	// page, where there is one, writes many blocks at once in encode's place and
+	// returns the first whose scale does not fit, or −1.
+	page   func(c *Coder, dst []byte, x []float32) int
 	decode func(dst []float32, src []byte, tensor float32)
 }
 
@@ -45,16 +48,30 @@ func (c *Coder) encodeBlocks(e *Encoded, values []float32, calibration *Calibrat
 	}
 	n := f.blockElements(e.Dim)
 	data, metadata := f.blockBytes(e.Dim)
-	dst := e.Codes
-	for at := 0; at < len(values); at += n {
-		if !f.block.encode(dst[:data+metadata], values[at:at+n], tensor) {
+	size := data + metadata
+	step := max(1, pageElements/n)
+	for first := 0; first < len(values)/n; first += step {
+		blocks := min(step, len(values)/n-first)
+		x, dst := values[first*n:(first+blocks)*n], e.Codes[first*size:(first+blocks)*size]
+		refused := -1
+		if f.block.page != nil {
+			refused = f.block.page(c, dst, x)
+		} else {
+			for i := range blocks {
+				if !f.block.encode(dst[i*size:(i+1)*size], x[i*n:(i+1)*n], tensor) {
+					refused = i
+					break
+				}
+			}
+		}
+		if refused >= 0 {
+			at := (first + refused) * n
 			token, channel := e.sink+at/e.Dim, at%e.Dim
 			return &RangeError{Scheme: c.scheme.Name(), Head: e.Index,
 				Group:  fmt.Sprintf("token %d, channels %d to %d", token, channel, channel+n-1),
 				Reason: "the format's f16 scale cannot hold what they need",
 				Hint:   "a format with a wider scale holds them: int8-token/32@f32"}
 		}
-		dst = dst[data+metadata:]
 	}
 	return nil
 }

@@ -138,6 +138,7 @@ type Coder struct {
 
 	out      []bool // of the coded values: the outliers
 	taken    []outlier
+	middles  []int32  // of e2m1 codes
 	bits     []uint32 // magnitudes of a sharing unit
 	trial    *Coder   // tries the scales of +clip
 	gathered []float32

@@ -60,26 +60,22 @@ func truncate(v, half float32, top uint8) uint8 {
 	return min(top, uint8(v))
 }
 
-func encodeQ8_0(dst []byte, x []float32, _ float32) bool {
-	d := max(extreme(x), -extreme(x)) / 127
-	id := reciprocal(d)
-	for i, v := range x {
-		dst[2+i] = byte(roundAway(v * id))
+func encodeQ8_0(c *Coder, dst []byte, x []float32) int {
+	n := len(x) / 32
+	c.hi, c.fields = resize(c.hi, n), resize(c.fields, len(x))
+	kernels.AbsMaxRuns(c.hi, x, 32)
+	for i, largest := range c.hi {
+		d := largest / 127
+		if !putF16(dst[34*i:], d) {
+			return i
+		}
+		c.hi[i] = reciprocal(d)
 	}
-	return putF16(dst, d)
-}
-
-// roundAway rounds to the nearest integer, halves away from 0. What is no code,
-// where the reciprocal of a tiny scale overflowed, is 0.
-func roundAway(v float32) int8 {
-	if !(v > -128 && v < 128) {
-		return 0
+	kernels.RoundAwayRuns(c.fields, x, c.hi, 32)
+	for i := range n {
+		copy(dst[34*i+2:34*i+34], c.fields[32*i:])
 	}
-	// The largest float below a half, with v's sign: v and it round to the next
-	// integer from a half on, and not before.
-	const belowHalf = 0x1.fffffep-2
-	sign := math.Float32bits(v) & (1 << 31)
-	return int8(float32(v) + math.Float32frombits(math.Float32bits(belowHalf)|sign))
+	return -1
 }
 
 func decodeQ8_0(dst []float32, src []byte, _ float32) {
@@ -89,13 +85,37 @@ func decodeQ8_0(dst []float32, src []byte, _ float32) {
 	}
 }
 
-func encodeQ4_0(dst []byte, x []float32, _ float32) bool {
-	d := extreme(x) / -8
-	id := reciprocal(d)
-	for j := range 16 {
-		dst[2+j] = truncate(float32(x[j]*id), 8.5, 15) | truncate(float32(x[j+16]*id), 8.5, 15)<<4
+func encodeQ4_0(c *Coder, dst []byte, x []float32) int {
+	n := len(x) / 32
+	c.lo, c.hi, c.fields = resize(c.lo, n), resize(c.hi, n), resize(c.fields, len(x))
+	kernels.MinMaxRuns(c.lo, c.hi, x, 32)
+	for i, hi := range c.hi {
+		signed := hi
+		switch lo := c.lo[i]; {
+		case -lo > hi:
+			signed = lo
+		case -lo == hi:
+			signed = extreme(x[32*i : 32*i+32])
+		}
+		d := signed / -8
+		if !putF16(dst[18*i:], d) {
+			return i
+		}
+		c.hi[i] = reciprocal(d)
 	}
-	return putF16(dst, d)
+	kernels.TruncateRuns(c.fields, x, c.hi, 8.5, 15, 32)
+	for i := range n {
+		packHalves(dst[18*i+2:18*i+18], c.fields[32*i:])
+	}
+	return -1
+}
+
+// packHalves packs 4-bit fields j and j+len(dst) in byte j, eight at a time.
+func packHalves(dst []byte, fields []uint8) {
+	for j := 0; j < len(dst); j += 8 {
+		low, high := binary.LittleEndian.Uint64(fields[j:]), binary.LittleEndian.Uint64(fields[j+len(dst):])
+		binary.LittleEndian.PutUint64(dst[j:], low|high<<4)
+	}
 }
 
 func decodeQ4_0(dst []float32, src []byte, _ float32) {
@@ -290,15 +310,7 @@ func (c *e2m1Coder) nearest(v float32) uint8 {
 	return uint8(code | sign)
 }
 
-// pairs packs the codes of x, elements j and j+len(x)/2 in one byte.
-func (c *e2m1Coder) pairs(dst []byte, x []float32) {
-	half := len(x) / 2
-	for j := range half {
-		dst[j] = c.nearest(x[j]) | c.nearest(x[j+half])<<4
-	}
-}
-
-// unpairs is the inverse of pairs.
+// unpairsE2M1 reads codes of which j and j+len(src) share byte j.
 func unpairsE2M1(dst []float32, src []byte, d float32) {
 	var values [16]float32
 	for code, v := range e2m1 {
@@ -324,18 +336,44 @@ func floorLog2(v float32) int {
 
 // encodeMXFP4 stores an e8m0 exponent, 127 + what exponent makes of the largest
 // magnitude, and e2m1 codes.
-func encodeMXFP4(exponent func(largest float32) int, t ties) func([]byte, []float32, float32) bool {
-	return func(dst []byte, x []float32, _ float32) bool {
-		signed := extreme(x)
-		e := 0
-		if signed != 0 {
-			e = min(max(exponent(max(signed, -signed))+127, 0), 254)
+func encodeMXFP4(exponent func(largest float32) int, t ties) func(*Coder, []byte, []float32) int {
+	return func(c *Coder, dst []byte, x []float32) int {
+		c.scaleE2M1(x, 32, t, func(i int, largest float32) float32 {
+			e := 0
+			if largest > 0 {
+				e = min(max(exponent(largest)+127, 0), 254)
+			}
+			dst[17*i] = byte(e)
+			return e8m0(byte(e))
+		})
+		for i := range len(x) / 32 {
+			packHalves(dst[17*i+1:17*i+17], c.fields[32*i:])
 		}
-		dst[0] = byte(e)
-		coder := newE2M1Coder(e8m0(byte(e))/2, t)
-		coder.pairs(dst[1:17], x)
-		return true
+		return -1
 	}
+}
+
+// scaleE2M1 leaves the e2m1 codes of runs of x in c.fields; scale stores the scale
+// of a run with the given largest magnitude and returns it.
+func (c *Coder) scaleE2M1(x []float32, run int, t ties, scale func(i int, largest float32) float32) {
+	n := len(x) / run
+	c.hi, c.fields, c.middles = resize(c.hi, n), resize(c.fields, len(x)), resize(c.middles, n*kernels.E2M1Middles)
+	kernels.AbsMaxRuns(c.hi, x, run)
+	for i, largest := range c.hi {
+		middles := c.middles[i*kernels.E2M1Middles : (i+1)*kernels.E2M1Middles]
+		d := scale(i, largest)
+		if d == 0 {
+			// Everything would be above midpoints of 0, but counts for nothing; ggml
+			// leaves such codes 0.
+			for j := range middles {
+				middles[j] = math.MaxInt32
+			}
+			continue
+		}
+		coder := newE2M1Coder(d/2, t)
+		copy(middles, coder[:])
+	}
+	kernels.E2M1Runs(c.fields, x, c.middles, run)
 }
 
 // floorExponent is the rule of OCP and ggml: the largest magnitude may exceed 6
@@ -389,22 +427,17 @@ func ue4m3(v float32) uint8 {
 
 // encodeNVFP4 stores four sub-blocks of 16: their scales, then 8 bytes of codes
 // each, elements j and j+8 in one.
-func encodeNVFP4(dst []byte, x []float32, _ float32) bool {
-	for s := range 4 {
-		sub := x[16*s : 16*s+16]
-		signed := extreme(sub)
-		dst[s] = ue4m3(max(signed, -signed) / e2m1Max)
-		// A scale of 0 puts everything above every midpoint: its codes count for
-		// nothing, and the origin leaves them 0.
-		codes := dst[4+8*s : 12+8*s]
-		if dst[s] == 0 {
-			clear(codes)
-			continue
-		}
-		coder := newE2M1Coder(kernels.GetE4M3(dst[s])/2, tiesDown)
-		coder.pairs(codes, sub)
+func encodeNVFP4(c *Coder, dst []byte, x []float32) int {
+	c.scaleE2M1(x, 16, tiesDown, func(i int, largest float32) float32 {
+		code := ue4m3(largest / e2m1Max)
+		dst[i/4*36+i%4] = code
+		return kernels.GetE4M3(code)
+	})
+	for i := range len(x) / 16 {
+		at := i/4*36 + 4 + i%4*8
+		packHalves(dst[at:at+8], c.fields[16*i:])
 	}
-	return true
+	return -1
 }
 
 func decodeNVFP4(dst []float32, src []byte, _ float32) {

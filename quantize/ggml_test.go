@@ -46,7 +46,9 @@ func floats(b []byte) []float32 {
 
 // TestGGML holds the block formats, f16 and bf16 to the bytes and values that
 // ggml's reference encoder gave, in testdata/ggml or the folder KVQ_GGML.
-func TestGGML(t *testing.T) {
+func TestGGML(t *testing.T) { eachISA(t, testGGML) }
+
+func testGGML(t *testing.T) {
 	dir := os.Getenv("KVQ_GGML")
 	if dir == "" {
 		dir = filepath.Join("testdata", "ggml")
@@ -103,17 +105,6 @@ func overflows(x []float32) bool {
 		}
 	}
 	return false
-}
-
-// TestRoundAway compares with the standard library around every half.
-func TestRoundAway(t *testing.T) {
-	for twice := float32(-254); twice <= 254; twice++ {
-		for _, v := range []float32{twice / 2, math.Nextafter32(twice/2, 1000), math.Nextafter32(twice/2, -1000)} {
-			if got, want := roundAway(v), math.Round(float64(v)); float64(got) != want {
-				t.Errorf("%g: %d, want %g", v, got, want)
-			}
-		}
-	}
 }
 
 // blockNames are the block formats with, by hand, what a block of them takes.

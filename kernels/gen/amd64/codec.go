@@ -21,6 +21,9 @@ func codec() {
 		w.encodeColumns()
 		w.decodeRuns()
 		w.decodeColumns()
+		w.truncateRuns()
+		w.roundAwayRuns()
+		w.e2m1Runs()
 		w.scaleRuns("divideRuns", "x / scale", w.divide)
 		w.scaleRuns("multiplyRuns", "x·scale", multiply)
 		w.scaleColumns("divideColumns", "x / scale", w.divide)
@@ -429,6 +432,116 @@ func (w width) decodeColumns() {
 		})
 	})
 	done()
+}
+
+// factorRuns emits a loop over runs that each have a factor: body turns the product
+// of each vector with it into integers, of which the low bytes are stored.
+func (w width) factorRuns(body func(v reg.VecVirtual)) {
+	fields, x, factors, runs, run := gp("fields"), gp("x"), gp("factor"), gp("runs"), gp("run")
+	low := w.allBits(0xff)
+	loop(runs, 1, func() {
+		factor, n := w.vec(), GP64()
+		VBROADCASTSS(Mem{Base: factors}, factor)
+		MOVQ(run, n)
+		loop(n, w.lanes, func() {
+			v := w.vec()
+			VMULPS(Mem{Base: x}, factor, v)
+			body(v)
+			if w.lanes == 8 {
+				VPAND(low, v, v) // AVX-512 stores low bytes, AVX2 saturates
+			}
+			w.storeBytes(v, Mem{Base: fields})
+			ADDQ(Imm(uint64(w.bytes())), x)
+			ADDQ(Imm(uint64(w.lanes)), fields)
+		})
+		ADDQ(Imm(4), factors)
+	})
+	done()
+}
+
+// truncateRuns relies on VCVTTPS2DQ giving the least integer for what is no number.
+func (w width) truncateRuns() {
+	w.text("truncateRuns", "func(fields *uint8, x, factor *float32, half float32, top uint32, runs, run int)",
+		"writes the integer part of x·factor + half, from 0 to top. run is a multiple of %d; neither is 0.", w.lanes)
+	half, top, zero := w.broadcast("half"), w.vec(), w.all(0)
+	x := XMM()
+	VMOVD(Load(Param("top"), GP32()), x)
+	VPBROADCASTD(x, top)
+	w.factorRuns(func(v reg.VecVirtual) {
+		VADDPS(half, v, v)
+		VCVTTPS2DQ(v, v)
+		VPMAXSD(zero, v, v)
+		VPMINSD(top, v, v)
+	})
+}
+
+func (w width) roundAwayRuns() {
+	w.text("roundAwayRuns", "func(fields *uint8, x, factor *float32, runs, run int)",
+		"writes x·factor as int8, halves away from 0. run is a multiple of %d; neither is 0.", w.lanes)
+	below, sign := w.all(0x1.fffffep-2), w.allBits(1<<31)
+	w.factorRuns(func(v reg.VecVirtual) {
+		add := w.vec()
+		VANDPS(v, sign, add)
+		VORPS(add, below, add)
+		VADDPS(add, v, v)
+		VCVTTPS2DQ(v, v)
+	})
+}
+
+// e2m1Runs counts the midpoints that |x| is above: each comparison is −1 or 0.
+func (w width) e2m1Runs() {
+	w.text("e2m1Runs", "func(fields *uint8, x *float32, middles *int32, runs, run int)",
+		"writes e2m1 codes by the midpoints between them. run is a multiple of %d; neither is 0.", w.lanes)
+	fields, x, middles, runs, run := gp("fields"), gp("x"), gp("middles"), gp("runs"), gp("run")
+	unsigned, eight, zero := w.allBits(0x7fffffff), w.allBits(8), w.all(0)
+	one := w.allBits(1)
+	loop(runs, 1, func() {
+		n := GP64()
+		var middle []reg.VecVirtual
+		for i := range 7 {
+			m := w.vec()
+			VPBROADCASTD(Mem{Base: middles, Disp: 4 * i}, m)
+			middle = append(middle, m)
+		}
+		MOVQ(run, n)
+		loop(n, w.lanes, func() {
+			v, a, code := w.vec(), w.vec(), w.vec()
+			VMOVUPS(Mem{Base: x}, v)
+			VANDPS(v, unsigned, a)
+			VXORPS(code, code, code)
+			for _, m := range middle {
+				w.countMask(w.greater(a, m), one, code)
+			}
+			VPSRLD(Imm(28), v, v)
+			VANDPS(v, eight, v)
+			VPADDD(code, v, v)
+			positive := w.greater(code, zero)
+			w.keep(positive, v)
+			w.storeBytes(v, Mem{Base: fields})
+			ADDQ(Imm(uint64(w.bytes())), x)
+			ADDQ(Imm(uint64(w.lanes)), fields)
+		})
+		ADDQ(Imm(28), middles)
+	})
+	done()
+}
+
+// countMask adds 1 to the lanes of v that mask selects.
+func (w width) countMask(mask reg.Register, one, v reg.VecVirtual) {
+	if w.lanes == 16 {
+		VPADDD(one, v, mask, v)
+		return
+	}
+	VPSUBD(mask, v, v)
+}
+
+// keep clears the lanes of v that mask does not select.
+func (w width) keep(mask reg.Register, v reg.VecVirtual) {
+	if w.lanes == 16 {
+		VMOVDQA32_Z(v, mask, v)
+		return
+	}
+	VPAND(mask, v, v)
 }
 
 // divide and multiply are the two operations of scaleRuns and scaleColumns.
