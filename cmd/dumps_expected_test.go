@@ -15,10 +15,21 @@ import (
 	"kvq/eval"
 )
 
+// skipIfShort leaves a comparison of whole dumps out of the runs under the
+// race detector and in an emulator, which call for -short: the same code runs
+// there on small dumps.
+func skipIfShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("compares whole dumps: not with -short")
+	}
+}
+
 // TestDumpsExpected compares evaluations of captured tensors with the figures
 // of an independent double-precision program. KVQ_DUMPS_EXPECTED names another
 // table of the same columns, its dumps in the folder dumps beside it.
 func TestDumpsExpected(t *testing.T) {
+	skipIfShort(t)
 	table, folder := filepath.Join("..", "eval", "testdata", "dumps_expected.tsv"), filepath.Join("..", "dumps", "testdata")
 	if path := os.Getenv("KVQ_DUMPS_EXPECTED"); path != "" {
 		table, folder = path, filepath.Join(filepath.Dir(path), "dumps")
@@ -59,6 +70,7 @@ func TestDumpsExpected(t *testing.T) {
 // folder holds a dump of three of them; KVQ_ALLLAYERS names another folder with a
 // dump and such a table.
 func TestAllLayers(t *testing.T) {
+	skipIfShort(t)
 	folder := filepath.Join("..", "eval", "testdata", "e2e")
 	if path := os.Getenv("KVQ_ALLLAYERS"); path != "" {
 		folder = path
@@ -202,6 +214,7 @@ func readTSV(t *testing.T, path string) (columns []string, rows [][]string) {
 // whole model. With all layers (KVQ_ALLLAYERS) they must rank and predict as
 // docs/metrics.md says; the three layers at hand do a little worse.
 func TestTruth(t *testing.T) {
+	skipIfShort(t)
 	folder, whole := filepath.Join("..", "eval", "testdata", "e2e"), false
 	if path := os.Getenv("KVQ_ALLLAYERS"); path != "" {
 		folder, whole = path, true
