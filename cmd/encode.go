@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -105,8 +106,11 @@ func runEncode(ctx context.Context, o encodeOptions, out *output) error {
 		}
 	}
 	x, err := dumps.OpenHeads(o.file, dtype)
+	if plain := unwrapPath(err); plain != err { // kvq's own errors name the file
+		return fmt.Errorf("%s: %w", o.file, plain)
+	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", o.file, unwrapPath(err))
+		return err
 	}
 	defer x.Close() // read-only: nothing can be lost
 	if err := os.MkdirAll(out.path, 0o777); err != nil {
@@ -118,6 +122,10 @@ func runEncode(ctx context.Context, o encodeOptions, out *output) error {
 			return err
 		}
 		file, err := encodeFile(pair, x, out.path)
+		var refused valueError
+		if errors.As(err, &refused) {
+			return fmt.Errorf("%s: %w", o.file, refused.error)
+		}
 		if err != nil {
 			return err
 		}
@@ -169,6 +177,10 @@ func encodeFile(pair quantize.Pair, x *dumps.Heads, dir string) (encodedFile, er
 	return file, err
 }
 
+// valueError says why an array cannot be encoded: nothing is wrong with the
+// file that was being written.
+type valueError struct{ error }
+
 // arrayEncoder collects what the heads of an array encode to.
 type arrayEncoder struct {
 	bytes []byte
@@ -199,7 +211,7 @@ func (a *arrayEncoder) tensor(s *quantize.Scheme, x *dumps.Heads, first, end int
 			return err
 		}
 		if err := coder.Encode(&e, quantize.Head{Index: i - first, Dim: x.Dim, Values: values, Heads: end - first}, &calibration); err != nil {
-			return err
+			return valueError{err}
 		}
 		before := len(a.bytes)
 		a.bytes = e.Append(a.bytes)

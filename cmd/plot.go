@@ -48,6 +48,9 @@ func (s scatter) svg() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// lowest is a y from which on a point has a place on the logarithmic axis.
+const lowest = 1e-300
+
 // plot arranges the points. Those whose y is not positive have no place on the
 // axis and are left out; without any other there is no plot.
 func (s scatter) plot() (*plot.Plot, error) {
@@ -62,7 +65,7 @@ func (s scatter) plot() (*plot.Plot, error) {
 	var all, marked plotter.XYs
 	var names []string
 	for _, q := range s.points {
-		if q.y <= 0 {
+		if q.y < lowest {
 			continue
 		}
 		xy := plotter.XY{X: q.x, Y: q.y}
@@ -98,6 +101,10 @@ func (s scatter) plot() (*plot.Plot, error) {
 		green := color.RGBA{0x1a, 0x7f, 0x37, 0xff}
 		front.Color, points.Color, points.Shape = green, green, draw.CircleGlyph{}
 		p.Add(front, points)
+	}
+	// gonum widens an axis of one value by 1 both ways, which a logarithm does not survive.
+	if p.Y.Min == p.Y.Max {
+		p.Y.Min, p.Y.Max = p.Y.Min/2, p.Y.Max*2
 	}
 	// Room on the right, where the labels of the widest schemes stand.
 	p.X.Max += (p.X.Max - p.X.Min) * 0.25

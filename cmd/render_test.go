@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -69,5 +70,25 @@ long-long-long-long-long-long-long-long-long-long-long-long-name,1000,1.2345e-05
 	}
 	if want := "\n\x1b[32m           1000 B     1.23e-5\x1b[0m\n"; !strings.Contains(b.String(), want) {
 		t.Errorf("colour: %q does not hold %q", b.String(), want)
+	}
+}
+
+// TestScatterOfFewPoints: one point, points of one height and points that a
+// logarithmic axis has no place for.
+func TestScatterOfFewPoints(t *testing.T) {
+	for _, points := range [][]point{
+		nil,
+		{{8, 0, "int8", true}},
+		{{8, 1e-3, "int8", true}},
+		{{8, 1e-3, "int8", true}, {4, 1e-3, "int4", false}},
+		{{8, 0, "int8", true}, {4, 5e-324, "int4", true}},
+		{{8, 1e-300, "int8", true}},
+		{{8, 1e-300, "int8", true}, {4, 1e300, "int4", true}},
+	} {
+		svg, err := scatter{title: "t", points: points}.svg()
+		drawn := slices.ContainsFunc(points, func(p point) bool { return p.y >= lowest })
+		if err != nil || (len(svg) > 0) != drawn {
+			t.Errorf("%v: %d bytes, %v", points, len(svg), err)
+		}
 	}
 }

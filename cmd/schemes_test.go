@@ -150,6 +150,21 @@ func TestEncodeShapes(t *testing.T) {
 			t.Errorf("%v: %d, %s", args, code, stderr)
 		}
 	}
+	// What is wrong with the array is said of its file, once, and leaves nothing behind.
+	fresh := t.TempDir()
+	nan := filepath.Join(fresh, "nan.npy")
+	if err := os.WriteFile(nan, npy("<f4", "(1, 1, 2)", []byte{0, 0, 0xc0, 0x7f, 0, 0, 0, 0}), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{nan: "head 0, token 0, channel 0 is NaN", fresh: "not a regular file"} {
+		code, _, stderr := run("encode", file, "--scheme", "int8", "-o", filepath.Join(fresh, "out"))
+		if code != exitFailure || !strings.HasPrefix(stderr, "kvq: "+file+": ") || !strings.Contains(stderr, want) || strings.Count(stderr, file) != 1 {
+			t.Errorf("%s: exit code %d, stderr %q", file, code, stderr)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(fresh, "out", "*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
 	if code, _, _ := run("encode", filepath.Join(dir, "none.npy"), "--scheme", "f16", "-o", dir); code != exitFailure {
 		t.Errorf("a missing file: %d", code)
 	}
