@@ -1175,7 +1175,7 @@ loop20:
 	RET
 
 // func weightedSumAVX2(acc *float64, w *float32, v *float32, width int, tokens int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·weightedSumAVX2(SB), NOSPLIT, $0-40
 	MOVQ v+16(FP), AX
 	MOVQ width+24(FP), CX
@@ -1204,6 +1204,8 @@ loop22:
 loop23:
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
+	PREFETCHT0   3072(R9)
+	PREFETCHT0   3136(R9)
 	VBROADCASTSS (R9), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y0, Y0
@@ -1964,7 +1966,7 @@ loop35:
 	RET
 
 // func weightedSumAVX512(acc *float64, w *float32, v *float32, width int, tokens int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·weightedSumAVX512(SB), NOSPLIT, $0-40
 	MOVQ v+16(FP), AX
 	MOVQ width+24(FP), CX
@@ -2001,6 +2003,8 @@ loop37:
 loop38:
 	VMOVUPS       (R10), Z16
 	VMOVUPS       64(R10), Z17
+	PREFETCHT0    3072(R9)
+	PREFETCHT0    3136(R9)
 	VMULPS.BCST   (R9), Z16, Z18
 	VADDPS        Z18, Z0, Z0
 	VMULPS.BCST   (R9), Z17, Z18

@@ -448,6 +448,10 @@ func (w width) rise() {
 	done()
 }
 
+// ahead is how many tokens early weights are asked for: they come from memory,
+// page by page, where the hardware starts anew.
+const ahead = 24
+
 // weightedSum keeps the sums of some query rows and channels in registers over
 // all tokens: 8 rows × 32 channels for AVX-512, 4 × 16 for AVX2.
 func (w width) weightedSum() {
@@ -478,6 +482,9 @@ func (w width) weightedSum() {
 				x := w.vecs(across)
 				for i := range x {
 					VMOVUPS(Mem{Base: value, Disp: i * w.bytes()}, x[i])
+				}
+				for at := 0; at < 4*queryRows; at += 64 {
+					PREFETCHT0(Mem{Base: weight, Disp: 4*queryRows*ahead + at})
 				}
 				for r := range rows {
 					w.addScaled(Mem{Base: weight, Disp: 4 * r}, x, acc[r*across:])
