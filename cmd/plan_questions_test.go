@@ -253,3 +253,47 @@ func TestPlanWeightsFromCheckpoints(t *testing.T) {
 		}
 	}
 }
+
+// TestNarrow: spare columns give way in text, in their order, and only as many
+// as it takes; Markdown and programs see all.
+func TestNarrow(t *testing.T) {
+	build := func(widths ...int) *table {
+		x := &table{columns: []column{{header: "name", name: "name"}}, spare: []string{"c2", "c1", "none"}}
+		cells := []cell{text("a name")}
+		for i, n := range widths {
+			h := fmt.Sprint("c", i)
+			x.columns = append(x.columns, column{header: h, name: h})
+			cells = append(cells, text(strings.Repeat("x", n)))
+		}
+		x.add(cells...)
+		return x
+	}
+	for _, test := range []struct {
+		widths []int
+		want   string // of the headers
+	}{
+		{[]int{20, 20, 20}, "c0 c1 c2"},
+		{[]int{20, 20, 30}, "c0 c1 c2"}, // 4 + 3 x 2 + 70 = 80: the name has a line of its own
+		{[]int{20, 20, 31}, "c0 c1"},
+		{[]int{40, 40, 20}, "c0"},
+		{[]int{90, 1, 1}, "c0"},
+	} {
+		x := build(test.widths...)
+		var text, md, csv strings.Builder
+		for _, write := range []error{x.writeMarkdown(&md, false), x.writeText(&text, false), x.writeSeparated(&csv, formatCSV)} {
+			if write != nil {
+				t.Fatal(write)
+			}
+		}
+		headers, _, _ := strings.Cut(text.String(), "\n")
+		if got := strings.Join(strings.Fields(headers)[1:], " "); got != test.want {
+			t.Errorf("%v: %q, want %q", test.widths, got, test.want)
+		}
+		if gone := test.want != "c0 c1 c2"; gone != strings.Contains(text.String(), "no room for c2") {
+			t.Errorf("%v: %s", test.widths, text.String())
+		}
+		if !strings.Contains(md.String(), "c2") || !strings.Contains(csv.String(), "c2") {
+			t.Errorf("%v: %s%s", test.widths, md.String(), csv.String())
+		}
+	}
+}

@@ -226,7 +226,7 @@ func planReport(p *planRun, o planOptions) report {
 	}
 	tables := planTables(p, o.units)
 	last := tables[len(tables)-1]
-	last.notes = planNotes(p, o.units)
+	last.notes = append(last.notes, planNotes(p, o.units)...)
 	if o.explain {
 		j.Explain = explainPlan(p)
 		last.notes = append(last.notes, "")
@@ -384,6 +384,7 @@ func planTables(p *planRun, u units) []*table {
 			speed.add(engine, text(r.Scheme.Name), point, some(d.Weights), u.size(d.Cache), number(d.Total, 4), session)
 		}
 	}
+	prices.spare = []string{"metadata", "vs f16", "padding", "fixed", "B/token"}
 	tables := []*table{prices}
 	if p.budget.Memory > 0 {
 		tables = append(tables, room)

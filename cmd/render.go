@@ -32,6 +32,9 @@ type table struct {
 	marks   []string // per row, "" or the name of a style: "good", "bad"
 	notes   []string // lines below
 	wide    bool     // may exceed textWidth
+	// spare are the headers of columns that give way, in this order, where the
+	// table exceeds textWidth.
+	spare []string
 }
 
 // textWidth is what a table keeps to unless the user asked for more.
@@ -187,6 +190,37 @@ func liftLong(headers []string, rows [][]string) (lifted []string) {
 	return lifted
 }
 
+// narrow hides the spare columns, in their order, until the rest fits beside the
+// first column, whose cells may stand on lines of their own.
+func (t *table) narrow() {
+	var gone []string
+	for _, header := range t.spare {
+		headers, _, rows := t.visible()
+		width := 0
+		for i, h := range headers {
+			most := twwidth.Width(h)
+			for _, row := range rows {
+				if i > 0 {
+					most = max(most, twwidth.Width(row[i]))
+				}
+			}
+			width += most + 2
+		}
+		if width-2 <= textWidth {
+			break
+		}
+		for i := range t.columns {
+			if c := &t.columns[i]; c.header == header && !t.empty(i) {
+				c.header = ""
+				gone = append(gone, header)
+			}
+		}
+	}
+	if len(gone) > 0 {
+		t.notes = append(t.notes, "no room for "+strings.Join(gone, ", ")+": --format csv has them")
+	}
+}
+
 // plain is a table of columns two spaces apart under a ruled header, without
 // a frame, wrapping or reformatting: it stays readable in a pipe and in mail.
 func plain(w io.Writer, align []tw.Align) *tablewriter.Table {
@@ -211,6 +245,9 @@ func plain(w io.Writer, align []tw.Align) *tablewriter.Table {
 
 // writeText writes the table for a terminal.
 func (t *table) writeText(w io.Writer, color bool) error {
+	if !t.wide {
+		t.narrow()
+	}
 	headers, align, rows := t.visible()
 	if t.title != "" {
 		for _, line := range wrap(t.title, textWidth) {
