@@ -11,6 +11,7 @@ type array struct {
 	name    string
 	elem    element
 	shape   []int
+	stride  []int // in elements; nil for C or Fortran order
 	fortran bool
 	blob    *blob
 	offset  int64 // of the data in the blob
@@ -20,6 +21,9 @@ type array struct {
 
 // strides returns the distance between neighbours along each axis, in elements.
 func (a *array) strides() []int {
+	if a.stride != nil {
+		return a.stride
+	}
 	s := make([]int, len(a.shape))
 	n := 1
 	for i := range s {
@@ -67,12 +71,13 @@ func (a *array) ints(n int) ([]int, error) {
 		return nil, err
 	}
 	out := make([]int, n)
+	step := a.strides()[0]
 	err = a.blob.guard(func() error {
 		size := a.elem.size
 		for i := range out {
 			var u uint64
 			for j := range size {
-				b := data[a.offset+int64(i*size+j)]
+				b := data[a.offset+int64(i*step*size+j)]
 				if a.elem.big {
 					u = u<<8 | uint64(b)
 				} else {

@@ -189,3 +189,38 @@ func FuzzLlamaState(f *testing.F) {
 		fuzzOpen(t, path, data)
 	})
 }
+
+func FuzzPickle(f *testing.F) {
+	f.Add(pickle(append(pickledTensor(4, 0, []int{1, 2, 1}, []int{2, 1, 1}), "\x85")...))
+	f.Add(pickle("ctransformers.cache_utils\nDynamicCache\n)\x81}(", pickleText("layers"), "](ctransformers.cache_utils\nDynamicSlidingWindowLayer\n)\x81}", pickleText("sliding_window"), 4, "sbeub"))
+	f.Add(pickle("]q\x00h\x00a\x94", pickleText("x"), "\x8c\x01y\x93"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		root, err := unpickle(data)
+		if err == nil {
+			w := &torchWalk{tensors: map[string]*pickleTensor{}, facts: &FactFile{}}
+			err = w.visit(root, nil)
+		}
+		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
+			t.Errorf("more than one line: %q", err)
+		}
+	})
+}
+
+func FuzzTorch(f *testing.F) {
+	for _, name := range []string{"tuple.pt", "strided.pt", "dynamic_sliding.pt", "fp8.pt"} {
+		data, err := os.ReadFile(filepath.Join("testdata", "torch", name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	path := filepath.Join(f.TempDir(), "x.pt")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) < 20 {
+			return
+		}
+		if _, _, err := readTorch(bytes.NewReader(data), int64(len(data)), path); err == nil {
+			fuzzOpen(t, path, data)
+		}
+	})
+}

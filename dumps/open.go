@@ -130,10 +130,13 @@ func open(path string, o Options, find func(*opener) error) (*File, error) {
 	return op.file, nil
 }
 
-var extensions = []string{".npy", ".npz", ".safetensors"}
+var extensions = []string{".npy", ".npz", ".safetensors", kindTorch}
 
 func extension(path string) string {
 	ext := strings.ToLower(filepath.Ext(path))
+	if ext == ".pth" {
+		ext = kindTorch
+	}
 	if slices.Contains(extensions, ext) {
 		return ext
 	}
@@ -176,7 +179,7 @@ func expand(path string) (paths []string, many bool, err error) {
 		return []string{path}, false, nil
 	}
 	if len(paths) == 0 {
-		return nil, false, (&FormatError{Path: path, Offset: -1, Msg: "no dump in it: want .npy, .npz or .safetensors files", kind: errNoLayer})
+		return nil, false, (&FormatError{Path: path, Offset: -1, Msg: "no dump in it: want .npy, .npz, .safetensors or .pt files", kind: errNoLayer})
 	}
 	return paths, true, nil
 }
@@ -244,6 +247,8 @@ func (op *opener) group(paths []string, many bool) []set {
 			sets = append(sets, set{path, func() error { return op.npz(path) }})
 		case ".safetensors":
 			sets = append(sets, set{path, func() error { return op.safetensors(path) }})
+		case kindTorch:
+			sets = append(sets, set{path, func() error { return op.torch(path) }})
 		case kindState:
 			sets = append(sets, set{path, func() error { return op.state(path) }})
 		case ".npy":
@@ -255,7 +260,7 @@ func (op *opener) group(paths []string, many bool) []set {
 			}
 		default:
 			sets = append(sets, set{path, func() error {
-				return formatErrorf(path, 0, "not a dump: want a .npy, .npz or .safetensors file, or a llama.cpp state")
+				return formatErrorf(path, 0, "not a dump: want a .npy, .npz, .safetensors or .pt file, or a llama.cpp state")
 			}})
 		}
 	}
@@ -276,9 +281,12 @@ func (op *opener) group(paths []string, many bool) []set {
 	return sets
 }
 
-// kindState is the kind of llama.cpp's state files, which have no extension of
-// their own.
-const kindState = "llama.cpp state"
+// Kinds of files beside those named by their extension: what torch.save
+// writes, whatever its name, and llama.cpp's states, which have no extension.
+const (
+	kindTorch = ".pt"
+	kindState = "llama.cpp state"
+)
 
 // kind returns the extension that a file has or, by its first bytes, should have.
 func (op *opener) kind(path string) string {
@@ -295,6 +303,8 @@ func (op *opener) kind(path string) string {
 	switch head := string(head[:n]); {
 	case strings.HasPrefix(head, npyMagic):
 		return ".npy"
+	case strings.HasPrefix(head, "PK\x03\x04") && isTorch(path), strings.HasPrefix(head, legacyTorch[:4]):
+		return kindTorch
 	case strings.HasPrefix(head, "PK\x03\x04"):
 		return ".npz"
 	case n == 9 && head[8] == '{':
@@ -442,7 +452,7 @@ func (op *opener) safetensors(path string) error {
 	return op.named(path, names, facts, func(name string) (*array, error) { return byName[name], nil })
 }
 
-// named opens the layers of a file with named tensors.
+// named opens the layers of a file with named tensors and perhaps facts.
 func (op *opener) named(path string, names []string, facts []byte, get func(string) (*array, error)) error {
 	var embedded *FactFile
 	if facts != nil {
@@ -453,6 +463,11 @@ func (op *opener) named(path string, names []string, facts []byte, get func(stri
 		embedded = f
 		op.file.Warnings = append(op.file.Warnings, warnings...)
 	}
+	return op.layers(path, names, embedded, get)
+}
+
+// layers opens the layers that named tensors make up.
+func (op *opener) layers(path string, names []string, embedded *FactFile, get func(string) (*array, error)) error {
 	patterns, err := op.o.patterns()
 	if err != nil {
 		return err
