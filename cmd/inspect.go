@@ -17,8 +17,8 @@ func newInspect(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect FILE...",
 		Short: "show what dumps hold: layers, tensors, shapes, types and attention facts",
-		Long: `inspect lists the layers of dump files (npy, npz, safetensors), of the states
-that llama.cpp saves, of directories of dumps or patterns. It reads headers and facts only, unless --allow-nonfinite
+		Long: `inspect lists the layers of dump files (npy, npz, safetensors, PyTorch files,
+MLX prompt caches, llama.cpp states), of directories of them or patterns. It reads headers and facts only, unless --allow-nonfinite
 asks which tokens to leave out. Facts that the dump does not state are marked
 as assumed.`,
 		Example: `  kvq inspect layer12.npy
@@ -83,6 +83,7 @@ type inspectedLayer struct {
 	Path          string            `json:"path"`
 	Cache         string            `json:"cache,omitempty"` // full or sliding, where a file keeps them apart
 	Tokens        int               `json:"tokens"`
+	StoredRows    int               `json:"stored_rows,omitempty"` // of K, where not all hold tokens
 	DroppedTokens int               `json:"dropped_tokens,omitempty"`
 	KVHeads       int               `json:"kv_heads,omitempty"` // absent where the file does not store it
 	QueryHeads    int               `json:"query_heads,omitempty"`
@@ -145,6 +146,9 @@ func inspectLayer(l *dumps.Layer) inspectedLayer {
 			Chunk: f.Chunk, Softcap: f.Softcap, Sinks: f.Sinks, RoPE: f.RoPE, FirstPosition: f.FirstPosition, QPositions: l.QPositions,
 		},
 		FactsGiven: append([]string{}, f.Given...), FactsAssumed: append([]string{}, f.Assumed...),
+	}
+	if rows := l.Tensor(dumps.K).Rows; rows > l.Tokens+l.DroppedTokens {
+		il.StoredRows = rows
 	}
 	if slices.Contains(il.FactsAssumed, "kv_heads") {
 		il.KVHeads = 0
@@ -294,6 +298,9 @@ func (l inspectedLayer) notes() []string {
 		say("first_position", "first position %s", grouped(int64(f.FirstPosition)))
 	}
 	lines := []string{strings.Join(parts, ", ")}
+	if l.StoredRows > 0 {
+		lines = append(lines, fmt.Sprintf("%s in %s rows", plural(int64(l.Tokens), "token"), grouped(int64(l.StoredRows))))
+	}
 	switch {
 	case l.KVHeads == 0:
 		lines = append(lines, "the number of KV heads is not stored")

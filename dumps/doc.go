@@ -5,7 +5,8 @@
 // Files are mapped into memory and their pages given back after use, so a dump
 // may be larger than the machine's memory.
 //
-// The formats (npy, npz, safetensors), how tensors and layers are named, and
+// The formats (npy, npz, safetensors, files of torch.save, prompt caches of
+// mlx-lm, states of llama.cpp), how tensors and layers are named, and
 // the attention facts of schema kvq.dump/1 are described in docs/formats.md.
 // No input makes this package panic or allocate more than a small multiple of
 // the bytes that the input really holds: whatever is wrong with a file is a

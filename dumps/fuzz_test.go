@@ -111,6 +111,8 @@ func FuzzSafetensors(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(slices.Clone(b.Bytes()))
+	f.Add(mlxFile("RotatingKVCache", mlxNew, []int{0, 1, -1}, 2, 0, 4, 2))
+	f.Add(mlxFile("RotatingKVCache", mlxOld+`,"0.0.0":"0","0.0.1":"3","0.0.2":"5","0.0.3":"2"`, []int{3, 4, 2}))
 	f.Add(safetensorsFile(`{"k":{"dtype":"F8_E4M3","shape":[1,4,1],"data_offsets":[0,4]},"v":{"dtype":"F64","shape":[1,4,1],"data_offsets":[4,36]}}`, make([]byte, 36)))
 	path := filepath.Join(f.TempDir(), "x.safetensors")
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -438,7 +438,7 @@ func (op *opener) npz(path string) error {
 }
 
 func (op *opener) safetensors(path string) error {
-	arrays, facts, b, err := openSafetensors(path)
+	arrays, metadata, b, err := openSafetensors(path)
 	if err != nil {
 		return err
 	}
@@ -448,6 +448,13 @@ func (op *opener) safetensors(path string) error {
 	for _, a := range arrays {
 		byName[a.name] = a
 		names = append(names, a.name)
+	}
+	if cache := newMLX(path, metadata, byName); cache != nil {
+		return op.mlx(cache)
+	}
+	var facts []byte
+	if text, ok := metadata["kvq"]; ok {
+		facts = []byte(text)
 	}
 	return op.named(path, names, facts, func(name string) (*array, error) { return byName[name], nil })
 }

@@ -27,14 +27,14 @@ var safetensorsTypes = map[string]element{
 }
 
 // openSafetensors reads the header of a safetensors file: its tensors in file
-// order and the text stored under the metadata key kvq.
-func openSafetensors(path string) ([]*array, []byte, *blob, error) {
+// order and its metadata.
+func openSafetensors(path string) ([]*array, map[string]string, *blob, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	defer f.Close()
-	arrays, facts, err := readSafetensors(f, size, path)
+	arrays, metadata, err := readSafetensors(f, size, path)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -42,10 +42,10 @@ func openSafetensors(path string) ([]*array, []byte, *blob, error) {
 	for _, a := range arrays {
 		a.blob = b
 	}
-	return arrays, facts, b, nil
+	return arrays, metadata, b, nil
 }
 
-func readSafetensors(r io.Reader, size int64, path string) ([]*array, []byte, error) {
+func readSafetensors(r io.Reader, size int64, path string) ([]*array, map[string]string, error) {
 	var pre [8]byte
 	if _, err := io.ReadFull(r, pre[:]); err != nil { // so size ≥ 8 below
 		return nil, nil, formatErrorf(path, 0, "%v", short("safetensors header", err))
@@ -72,7 +72,7 @@ func readSafetensors(r io.Reader, size int64, path string) ([]*array, []byte, er
 	for _, a := range p.arrays {
 		a.offset += 8 + int64(length)
 	}
-	return p.arrays, p.facts, nil
+	return p.arrays, p.metadata, nil
 }
 
 // checkExtents verifies that the tensors cover the data without gap or overlap.
@@ -105,10 +105,10 @@ func checkExtents(arrays []*array, size int64, path string) error {
 // headerParser walks the JSON header token by token: nothing is built that the
 // header does not really hold, and a name given twice is seen.
 type headerParser struct {
-	dec    *json.Decoder
-	path   string
-	arrays []*array
-	facts  []byte
+	dec      *json.Decoder
+	path     string
+	arrays   []*array
+	metadata map[string]string
 }
 
 func (p *headerParser) errorf(format string, args ...any) error {
@@ -200,9 +200,10 @@ func (p *headerParser) parse() error {
 		if name == "__metadata__" {
 			return p.object(func(key string) error {
 				s, err := p.str("metadata " + quote(key))
-				if key == "kvq" {
-					p.facts = []byte(s)
+				if p.metadata == nil {
+					p.metadata = map[string]string{}
 				}
+				p.metadata[key] = s
 				return err
 			})
 		}
