@@ -1,6 +1,6 @@
 # The areas of kernels whose assembly is generated, one file each.
 AREAS := codec decode metric
-AREAS_ARM64 := codec metric
+AREAS_ARM64 := codec decode metric
 
 # Versions of tools that are no dependency of the product: they are built on
 # their own, so that they never enter go.sum.

@@ -161,3 +161,11 @@ func foldAVX2(coef []byte, plane int, units []float32, bias []int32, x []float32
 		bias[h] = int32(centre) * sumBias(parts[h*biasStride:], n)
 	}
 }
+
+// ones weigh every multiplicand alike.
+var ones = func() (w [maxDim]int32) {
+	for i := range w {
+		w[i] = 1
+	}
+	return w
+}()

@@ -1,4 +1,4 @@
-//go:build !purego && amd64
+//go:build !purego && (amd64 || arm64)
 
 package kernels
 
@@ -15,14 +15,6 @@ type (
 	floatScoreFunc       = func(out *float32, codes *byte, x *float32, row, blocks, steps int)
 	floatValueFunc       = func(out *float32, codes *byte, x *float32, row int, r *float32, blocks, steps int)
 )
-
-// ones weigh every multiplicand alike.
-var ones = func() (w [maxDim]int32) {
-	for i := range w {
-		w[i] = 1
-	}
-	return w
-}()
 
 // intAssembly holds integer tiles for 1 to 4 query heads, where it matters for
 // blocks of 16 and of 32 lanes. A step takes `step` codes of a lane; multiplicands

@@ -17,6 +17,7 @@ import (
 // areas emit the kernels of one file each. An area's name is the name of its file.
 var areas = map[string]func(*asm){
 	"codec":  codec,
+	"decode": decode,
 	"metric": metric,
 }
 
