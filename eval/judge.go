@@ -1,9 +1,12 @@
 package eval
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+
+	"kvq/quantize"
 )
 
 // kindOf tells rows apart that compare with each other: keys alone, values
@@ -174,8 +177,8 @@ func (t *table) recommend(rows []Summary) *Recommendation {
 
 // recommend picks the scheme to try first: of the pairs, or where none was run
 // of the keys alone, the one of the fewest bits that stays within the limits,
-// one that can be built while decoding before any other. nil where there is no
-// choice.
+// one that can be built while decoding before any other; where none does, the
+// one that comes closest. nil where there is no choice.
 func recommend(rows []Summary) *Recommendation {
 	for _, kind := range []string{"pairs", "keys", "values"} {
 		var all []*Summary
@@ -214,38 +217,61 @@ func (s *Summary) costs(kind string) (names []string, costs []*float64, limits [
 	return names, costs, limits
 }
 
-func recommendOf(all []*Summary, kind string) *Recommendation {
-	var best, close *Summary
-	var bestCost, closeCost float64
+// choice is a row that could be recommended.
+type choice struct {
+	*Summary
+	worst float64 // the largest share of a limit that a figure takes: within all limits up to 1
+	rank  float64 // the figure to rank by
+}
+
+// choices are the rows below 16 bits that have every figure that decides.
+func choices(all []*Summary, kind string) []choice {
+	var found []choice
 	for _, s := range all {
 		_, costs, limits := s.costs(kind)
-		good := true
-		worst := 0.0
-		for i, f := range costs {
-			if f == nil {
-				good, worst = false, -1
-				break
-			}
-			good = good && *f <= limits[i]
-			worst = max(worst, *f/limits[i])
-		}
-		if worst < 0 || s.BitsPerElement >= plainBits {
+		if s.BitsPerElement >= plainBits || slices.Contains(costs, nil) {
 			continue
 		}
-		rank := *costs[len(costs)-1]
-		if good && (best == nil || prefer(s, best, s.BitsPerElement-best.BitsPerElement, rank-bestCost)) {
-			best, bestCost = s, rank
+		c := choice{Summary: s, rank: *costs[len(costs)-1]}
+		for i, f := range costs {
+			c.worst = max(c.worst, *f/limits[i])
 		}
-		if close == nil || prefer(s, close, worst-closeCost, s.BitsPerElement-close.BitsPerElement) {
-			close, closeCost = s, worst
+		found = append(found, c)
+	}
+	return found
+}
+
+// leanest is the choice within the limits that has the fewest bits, of equals
+// the one that ranks better; nil where there is none.
+func leanest(all []choice, onlineOnly bool) *choice {
+	var best *choice
+	for i, c := range all {
+		if c.worst > 1 || onlineOnly && !c.Online {
+			continue
+		}
+		if best == nil || c.BitsPerElement < best.BitsPerElement || c.BitsPerElement == best.BitsPerElement && c.rank < best.rank {
+			best = &all[i]
 		}
 	}
-	if best == nil && close == nil {
+	return best
+}
+
+func recommendOf(rows []*Summary, kind string) *Recommendation {
+	all := choices(rows, kind)
+	if len(all) == 0 {
 		return nil
 	}
-	pick, why := best, "the fewest bits that keep "
-	if best == nil {
-		pick, why = close, "nothing below 16 bits keeps "
+	closest := slices.MinFunc(all, func(a, b choice) int {
+		return cmp.Or(cmp.Compare(a.worst, b.worst), cmp.Compare(a.BitsPerElement, b.BitsPerElement))
+	})
+	lean := leanest(all, false)
+	pick := leanest(all, true)
+	if pick == nil {
+		pick = lean
+	}
+	why := "the fewest bits that keep "
+	if pick == nil {
+		pick, why = &closest, "nothing below 16 bits keeps "
 	}
 	names, costs, limits := pick.costs(kind)
 	var limit, have []string
@@ -254,7 +280,7 @@ func recommendOf(all []*Summary, kind string) *Recommendation {
 		have = append(have, fmt.Sprintf("%s %.2g", names[i], *costs[i]))
 	}
 	why += strings.Join(limit, " and ")
-	if best == nil {
+	if lean == nil {
 		why += "; this comes closest"
 	}
 	why += fmt.Sprintf(": %s at %.3g bits per element", strings.Join(have, ", "), pick.BitsPerElement)
@@ -266,8 +292,16 @@ func recommendOf(all []*Summary, kind string) *Recommendation {
 	} else if kind == "values" {
 		why += "; values alone, keys exact"
 	}
-	if !pick.Online {
+	switch {
+	case !pick.Online && lean != nil:
 		why += "; no scheme that can be built while decoding does: its scales need the whole context"
+	case !pick.Online:
+		why += "; it cannot be built while decoding: its scales need the whole context"
+	case lean != nil && lean.BitsPerElement < pick.BitsPerElement:
+		why += fmt.Sprintf("; %s does at %.3g bits, but cannot be built token by token", lean.Scheme, lean.BitsPerElement)
+		if with := withRecent(lean.Summary); with != "" {
+			why += ": try " + with
+		}
 	}
 	if pick.Queries == Proxy {
 		why += "; ranked by tensor errors, because the dump has no queries: keys standing in for them mislead (capture q to rank by attention)"
@@ -275,14 +309,18 @@ func recommendOf(all []*Summary, kind string) *Recommendation {
 	return &Recommendation{Scheme: pick.Scheme, Why: why}
 }
 
-// prefer reports whether a comes before b: online first, then the smaller of
-// the first difference, then of the second.
-func prefer(a, b *Summary, first, second float64) bool {
-	if a.Online != b.Online {
-		return a.Online
+// withRecent is the pair with a window of recent tokens on each side that needs
+// one to be built while decoding, empty where that does not help.
+func withRecent(s *Summary) string {
+	sides := []string{s.K, s.V}
+	for i, name := range sides {
+		if side, err := quantize.Lookup(name); err == nil && !side.Online() {
+			sides[i] += "+recent128"
+		}
 	}
-	if first != 0 {
-		return first < 0
+	pair, err := quantize.ParsePair(strings.Join(sides, ":"))
+	if err != nil || !pair.Online() {
+		return ""
 	}
-	return second < 0
+	return pair.Name()
 }

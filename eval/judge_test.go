@@ -53,6 +53,12 @@ func TestRecommend(t *testing.T) {
 		"not online where nothing else does": {[]Summary{
 			summaryOf("a", "a", 8, 0.1, 0.1, true), summaryOf("b", "b", 6, 0.009, 0.009, false),
 		}, "b:b", "whole context"},
+		"leaner but not online": {[]Summary{
+			summaryOf("int8-token", "int8-token", 8, 0.001, 0.001, true), summaryOf("int4-channel/32", "int4-token", 4, 0.009, 0.009, false),
+		}, "int8-token:int8-token", "int4-channel/32:int4-token does at 4 bits, but cannot be built token by token: try int4-channel/32+recent128:int4-token"},
+		"nothing good enough: the closest, online or not": {[]Summary{
+			summaryOf("a", "a", 8, 9, 9, true), summaryOf("b", "b", 4, 0.5, 0.5, false),
+		}, "b:b", "cannot be built while decoding"},
 		"same bits: less output error": {[]Summary{
 			summaryOf("a", "a", 8, 0.001, 0.002, true), summaryOf("b", "b", 8, 0.002, 0.001, true),
 		}, "b:b", ""},
