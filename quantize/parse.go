@@ -97,21 +97,27 @@ func (p parser) base(text string) (*Scheme, error) {
 	if text == "" {
 		return nil, p.fail("", "a scheme is missing")
 	}
-	if f := formatNamed(text); f != nil && (f.Class == Plain || f.Class == Block || f.Class == Strided) {
+	if f := formatNamed(text); f != nil && fixed(f) {
 		return &Scheme{Format: f}, nil
 	}
 	body, meta, hasMeta := strings.Cut(text, "@")
 	body, group, hasGroup := strings.Cut(body, "/")
 	words := strings.Split(body, "-")
 	f := formatNamed(words[0])
-	if f == nil {
+	// A format's own name may have a - in it.
+	if len(words) > 1 {
+		if longer := formatNamed(words[0] + "-" + words[1]); longer != nil {
+			f, words = longer, words[1:]
+		}
+	}
+	sibling := func(name string) bool { return f != nil && strings.HasPrefix(name, f.Name+"-") }
+	misspelt := f != nil && fixed(f) && len(words) > 1 && slices.ContainsFunc(formatNames(), sibling) &&
+		!slices.Contains(zeroNames, words[1]) && !slices.Contains(shareNames, words[1])
+	if f == nil || misspelt {
 		return nil, p.unknown("scheme", text, schemeNames())
 	}
-	if f.Class == Block || f.Class == Strided {
-		return nil, p.fail("", "%s is a fixed block format: it takes no zero form, sharing, group or scale type", f.Name)
-	}
-	if f.Class == Plain {
-		return nil, p.fail("", "%s stores each value on its own: it takes no zero form, sharing, group or scale type", f.Name)
+	if fixed(f) {
+		return nil, p.fail("", "%s stands alone: it takes no zero form, sharing, group or type of scales", f.Name)
 	}
 	s := &Scheme{Format: f, Share: PerToken, Meta: f.defaultMeta()}
 	if f.Class == Scaled {
@@ -166,6 +172,9 @@ func (p parser) base(text string) (*Scheme, error) {
 	}
 	return s, nil
 }
+
+// fixed reports whether a format is a whole scheme by itself.
+func fixed(f *Format) bool { return f.Class == Plain || f.Class == Block || f.Class == Strided }
 
 func formatNamed(name string) *Format {
 	for _, f := range formats {
@@ -268,19 +277,38 @@ func (p parser) combine(s *Scheme, m Modifier) error {
 	return nil
 }
 
+// otherNames are what people call formats elsewhere.
+var otherNames = map[string]string{
+	"fp8": "e4m3 or e4m3-raw", "fp8_e4m3": "e4m3-raw", "fp8_e5m2": "e5m2-raw", "fp16": "f16", "half": "f16", "float16": "f16",
+	"bfloat16": "bf16", "fp32": "f32", "float32": "f32", "fp4": "nvfp4 or mxfp4", "q8": "q8_0", "q5": "q5_0 or q5_1", "q4": "q4_0 or q4_1", "kivi": "kivi2 or kivi4",
+}
+
 // unknown is the error for a word that is not one of names, with the nearest of
 // them as a hint.
 func (p parser) unknown(kind, word string, names []string) error {
-	best, distance := "", len(word)/2+2
-	for _, name := range names {
-		if d := editDistance(word, name); d < distance {
-			best, distance = name, d
+	hint := otherNames[word]
+	if hint == "" {
+		var best []string
+		distance := len(word)/2 + 2
+		for _, name := range names {
+			switch d := editDistance(word, name); {
+			case d < distance:
+				best, distance = []string{name}, d
+			case d == distance && len(best) > 0 && len(best) < 3:
+				best = append(best, name)
+			}
 		}
+		hint = strings.Join(best, " or ")
 	}
-	if best == "" {
-		return p.fail("kvq schemes lists them; known here: "+strings.Join(names, ", "), "unknown %s %q", kind, word)
+	switch {
+	case hint != "":
+		hint = "did you mean " + hint
+	case len(names) > 12:
+		hint = "kvq schemes lists them"
+	default:
+		hint = "known are " + strings.Join(names, ", ")
 	}
-	return p.fail("did you mean "+best, "unknown %s %q", kind, word)
+	return p.fail(hint, "unknown %s %q", kind, word)
 }
 
 // number reads a positive decimal integer without sign or leading zero.
