@@ -151,6 +151,25 @@ func TestChartIsDrawn(t *testing.T) {
 	}
 }
 
+// TestCurvesLookDifferent: no two of 28 curves have one colour and one dash,
+// whether or not they lie on each other.
+func TestCurvesLookDifferent(t *testing.T) {
+	for _, step := range []float64{0, 0.001, 1} {
+		var c chart
+		for i := range len(chartColors) * len(chartDashes) {
+			c.curves = append(c.curves, curve{points: []xy{{1, 1 + step*float64(i)}}})
+		}
+		seen := map[string]bool{}
+		for i, style := range c.styles() {
+			if look := fmt.Sprint(style.Color, style.Dashes); seen[look] {
+				t.Errorf("step %g: curve %d looks like an earlier one", step, i)
+			} else {
+				seen[look] = true
+			}
+		}
+	}
+}
+
 // TestSpread: labels keep their order and distance, and stay where they are
 // wanted unless that is too close.
 func TestSpread(t *testing.T) {

@@ -171,16 +171,29 @@ func (c chart) write(w io.Writer, format string) error {
 	return err
 }
 
-// style is the line of the i-th curve: a colour, and a dash that tells it from
-// an earlier curve of the same colour or in the same place.
-func (c chart) style(i int) draw.LineStyle {
-	dash := i / len(chartColors)
-	for j := range i {
-		if ratio := c.end(i).y / c.end(j).y; ratio > 0.97 && ratio < 1.03 {
-			dash++
+// styles are the lines of the curves: a colour each, and a dash that tells a
+// curve from an earlier one of the same colour or in the same place. No two are
+// alike while there are no more curves than colours times dashes.
+func (c chart) styles() []draw.LineStyle {
+	dashes := make([]int, len(c.curves))
+	out := make([]draw.LineStyle, len(c.curves))
+	for i := range c.curves {
+		for j := range i {
+			if ratio := c.end(i).y / c.end(j).y; ratio > 0.97 && ratio < 1.03 {
+				dashes[i]++
+			}
 		}
+		dashes[i] %= len(chartDashes)
+		taken := map[int]bool{}
+		for j := i % len(chartColors); j < i; j += len(chartColors) {
+			taken[dashes[j]] = true
+		}
+		for taken[dashes[i]] && len(taken) < len(chartDashes) {
+			dashes[i] = (dashes[i] + 1) % len(chartDashes)
+		}
+		out[i] = draw.LineStyle{Color: chartColors[i%len(chartColors)], Width: vg.Points(1.6), Dashes: chartDashes[dashes[i]]}
 	}
-	return draw.LineStyle{Color: chartColors[i%len(chartColors)], Width: vg.Points(1.6), Dashes: chartDashes[dash%len(chartDashes)]}
+	return out
 }
 
 // end is the last point of a curve.
@@ -255,8 +268,9 @@ func (c chart) draw(canvas draw.Canvas) {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(c.end(b).y, c.end(a).y) })
 	left, y := canvas.Max.X-side+gap, canvas.Max.Y-vg.Points(40)
 	entry.YAlign = plottext.YCenter
+	styles := c.styles()
 	for _, i := range order {
-		canvas.StrokeLine2(c.style(i), left, y, left+sample, y)
+		canvas.StrokeLine2(styles[i], left, y, left+sample, y)
 		canvas.FillText(entry, vg.Point{X: left + sample + gap, Y: y}, c.curves[i].name)
 		y -= vg.Points(16)
 	}
@@ -265,12 +279,13 @@ func (c chart) draw(canvas draw.Canvas) {
 // Plot draws the curves, the budget and where they cross it.
 func (c chart) Plot(canvas draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&canvas)
+	styles := c.styles()
 	for i, line := range c.curves {
 		points := make([]vg.Point, len(line.points))
 		for j, q := range line.points {
 			points[j] = vg.Point{X: x(q.x), Y: y(q.y)}
 		}
-		canvas.StrokeLines(c.style(i), points)
+		canvas.StrokeLines(styles[i], points)
 	}
 	if c.budget == 0 {
 		return
