@@ -276,6 +276,16 @@ func TestPlanOfEveryPreset(t *testing.T) {
 	}
 }
 
+// TestPlanExplainReplication: a latent has one head, however many devices keep it.
+func TestPlanExplainReplication(t *testing.T) {
+	_, stdout, _ := run("plan", "--geometry", "1xfull:1x576+0;index:1xfull:1x128+0", "--ctx", "1000", "--tp", "4", "--scheme", "f16", "--explain")
+	for _, want := range []string{"4 heads (the model's 1, replicated over 4", "index keys of 128 on each of 4 devices: 1,024,000 B", "1 layer x 1 sequence x 4,608,000 B"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+}
+
 func TestPlanExplainNamesItsNumbers(t *testing.T) {
 	_, stdout, _ := run(strings.Fields("plan --model gpt-oss-20b --ctx 32k --scheme f16 --sessions 2 --weights auto --explain")...)
 	for _, part := range []string{

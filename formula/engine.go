@@ -178,11 +178,14 @@ func Engines() []Engine {
 	}
 }
 
-// LookupEngine finds an engine by its name, in any case.
+// LookupEngine finds an engine by its name, in any case and with or without
+// its signs.
 func LookupEngine(name string) (Engine, error) {
+	// llamacpp, llama-cpp, tensorrt-llm and the like: the signs do not count.
+	plain := strings.NewReplacer(".", "", "-", "", "_", "", " ", "", "tensorrt", "trt")
 	var names []string
 	for _, e := range Engines() {
-		if strings.EqualFold(e.Name, name) {
+		if plain.Replace(strings.ToLower(name)) == plain.Replace(e.Name) {
 			return e, nil
 		}
 		names = append(names, e.Name)

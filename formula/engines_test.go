@@ -184,3 +184,19 @@ func TestEnginesNeverOverflowInSilence(t *testing.T) {
 		}
 	}
 }
+
+func TestLookupEngine(t *testing.T) {
+	for name, want := range map[string]string{
+		"vLLM": "vllm", "llama.cpp": "llama.cpp", "llamacpp": "llama.cpp", "llama_cpp": "llama.cpp", "LLaMA-cpp": "llama.cpp",
+		"TensorRT-LLM": "trtllm", "trt-llm": "trtllm", "ExLlamaV3": "exllamav3",
+	} {
+		if e, err := LookupEngine(name); err != nil || e.Name != want {
+			t.Errorf("%s is %q, %v, want %s", name, e.Name, err, want)
+		}
+	}
+	for _, name := range []string{"", "llama", "vllm2"} {
+		if e, err := LookupEngine(name); err == nil {
+			t.Errorf("%q is %s", name, e.Name)
+		}
+	}
+}

@@ -25,7 +25,7 @@ func explainIdeal(req Request) ([]string, error) {
 			bytes := c.mul(g.Count, one)
 			total = c.add(total, bytes)
 			terms = append(terms, thousands(bytes))
-			lines = append(lines, fmt.Sprintf("  %s of them are the prefix's, stored once: %d layers x %s B = %s B", thousands(shared), g.Count, thousands(one), thousands(bytes)))
+			lines = append(lines, fmt.Sprintf("  %s of them are the prefix's, stored once: %s x %s B = %s B", thousands(shared), counted(g.Count, "layer"), thousands(one), thousands(bytes)))
 		}
 		if kept == shared {
 			continue
@@ -36,7 +36,11 @@ func explainIdeal(req Request) ([]string, error) {
 		terms = append(terms, thousands(bytes))
 		tokens := thousands(kept - shared)
 		if l.index > 0 {
-			lines = append(lines, fmt.Sprintf("  index keys of %d: %s B", g.HeadDimK, thousands(l.index)))
+			where := ""
+			if req.TP > 1 {
+				where = fmt.Sprintf(" on each of %d devices", req.TP)
+			}
+			lines = append(lines, fmt.Sprintf("  index keys of %d%s: %s B", g.HeadDimK, where, thousands(l.index)))
 		}
 		for _, side := range []struct {
 			name, scheme string
@@ -46,14 +50,18 @@ func explainIdeal(req Request) ([]string, error) {
 			if side.size.elements == 0 {
 				continue
 			}
-			heads := side.size.elements / max(1, kept-shared) / side.dim
-			line := fmt.Sprintf("  %s as %s: %d heads x %s x %d elements = %s B", side.name, side.scheme, heads, tokens, side.dim, thousands(side.size.data))
+			n := side.size.elements / max(1, kept-shared) / side.dim
+			heads := counted(n, "head")
+			if n > g.KVHeads { // more devices than heads, or a latent
+				heads += fmt.Sprintf(" (the model's %d, replicated over %d devices)", g.KVHeads, req.TP)
+			}
+			line := fmt.Sprintf("  %s as %s: %s x %s x %d elements = %s B", side.name, side.scheme, heads, tokens, side.dim, thousands(side.size.data))
 			if side.size.metadata > 0 {
 				line += fmt.Sprintf(" + %s B metadata", thousands(side.size.metadata))
 			}
 			lines = append(lines, line)
 		}
-		lines = append(lines, fmt.Sprintf("  %d layers x %s x %s B = %s B", g.Count, sequences, thousands(one), thousands(bytes)))
+		lines = append(lines, fmt.Sprintf("  %s x %s x %s B = %s B", counted(g.Count, "layer"), sequences, thousands(one), thousands(bytes)))
 	}
 	for _, s := range req.Model.States {
 		one := c.keep(s.Bytes())
@@ -61,8 +69,8 @@ func explainIdeal(req Request) ([]string, error) {
 		total = c.add(total, bytes)
 		terms = append(terms, thousands(bytes))
 		lines = append(lines,
-			fmt.Sprintf("state of %d layers (%s): constant", s.Layers, s.Kind),
-			fmt.Sprintf("  %s x %d layers x (%s x %d B conv + %s x %d B recurrent) = %s B", sequences, s.Layers,
+			fmt.Sprintf("state of %s (%s): constant", counted(s.Layers, "layer"), s.Kind),
+			fmt.Sprintf("  %s x %s x (%s x %d B conv + %s x %d B recurrent) = %s B", sequences, counted(s.Layers, "layer"),
 				thousands(s.ConvElements), s.ConvBytes, thousands(s.SSMElements), s.SSMBytes, thousands(bytes)))
 	}
 	if x := req.Model.Cross; x != nil {

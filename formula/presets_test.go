@@ -113,7 +113,8 @@ func TestPresetNamesAreFound(t *testing.T) {
 	for name, want := range map[string]string{
 		"8b": "Llama-3.1-8B", "8B": "Llama-3.1-8B", "70b": "Llama-3.1-70B", "405b": "Llama-3.1-405B", "1b": "Llama-3.2-1B", "3b": "Llama-3.2-3B",
 		"qwen3-8b": "Qwen3-8B", "gemma3-27b": "Gemma-3-27B", "gpt-oss-20b": "gpt-oss-20b", "deepseek-v3": "DeepSeek-V3", "llama3.1-8b": "Llama-3.1-8B",
-		"mistral-7b": "Mistral-7B-v0.3", "phi-4": "Phi-4", "qwen3:8b": "Qwen3-8B", "Llama 3.1 8B": "Llama-3.1-8B",
+		"mistral-7b": "Mistral-7B-v0.3", "phi-4": "Phi-4", "qwen3:8b": "Qwen3-8B", "4b": "Qwen3-4B", "14b": "Qwen3-14B", "32b": "Qwen3-32B", "72b": "Qwen2.5-72B", "27b": "Gemma-3-27B",
+		"20b": "gpt-oss-20b", "120b": "gpt-oss-120b", "671b": "DeepSeek-V3", "meta-llama/Meta-Llama-3.1-70B-Instruct": "Llama-3.1-70B", "Llama 3.1 8B": "Llama-3.1-8B",
 		"meta-llama/llama-3.1-8b": "Llama-3.1-8B", "META-LLAMA/LLAMA-3.1-8B-INSTRUCT": "Llama-3.1-8B", "gemma-3-27b-it": "Gemma-3-27B",
 		"google/gemma-3-27b-it": "Gemma-3-27B", "kimi-k2": "Kimi-K2-Instruct", "qwen3-30b": "Qwen3-30B-A3B", "DeepSeek-V2 (236B)": "DeepSeek-V2 (236B)",
 		"gemma-2b": "Gemma-2B", "gemma-2-2b": "Gemma-2-2B", "llama-3-8b": "Llama-3-8B", "jamba-mini": "Jamba-v0.1 / 1.5-Mini", "Qwen/Qwen2.5-7B-Instruct": "Qwen2.5-7B",
