@@ -215,7 +215,6 @@ type decodeWorker struct {
 	kTiles *intTiles // of integer K
 	vTiles *intTiles
 	rows   bool // pages are unpacked to float32 tiles first
-	direct bool // pages are read by directPages
 	k, v   layout
 	tk, tv layout // of float32 tiles
 	head   int    // KV head whose queries are folded; −1: none
@@ -239,7 +238,7 @@ type decodeWorker struct {
 }
 
 func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
-	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), direct: c.direct(), k: c.k.layout, v: c.v.layout, head: -1}
+	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), k: c.k.layout, v: c.v.layout, head: -1}
 	w.tk, w.tv = c.tailLayouts()
 	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
 	w.row = roundUp(w.tk.reduced, pageTokens)
@@ -353,107 +352,228 @@ func (w *decodeWorker) chunk(h, chunk int) {
 		w.finish(h, chunk, nil)
 		return
 	}
-	if w.direct && !c.v.signed && d.first <= first*pageTokens {
-		w.directPages(hd.pages[first*c.periodSize:last*c.periodSize], c)
+	if !w.rows {
+		w.pages(hd, first, last)
 		w.finish(h, chunk, hd)
 		return
 	}
 	for p := first; p < last; p++ {
-		low := max(0, d.first-p*pageTokens)
-		if w.rows {
-			c.unpack(w, hd, p)
-			for i := range w.blocks {
-				w.floatPage(&w.blocks[i], w.tileK, w.tileV, low, pageTokens)
-			}
-			continue
+		c.unpack(w, hd, p)
+		for i := range w.blocks {
+			w.floatPage(&w.blocks[i], w.tileK, w.tileV, max(0, d.first-p*pageTokens), pageTokens)
 		}
-		kMeta, vMeta, kCodes, vCodes := c.page(hd, p)
-		// A page that shares an earlier page's metadata needs it only when this
+	}
+	w.finish(h, chunk, nil)
+}
+
+// keyPath and valuePath are the ways through a page: which of its metadata is read,
+// and how scales meet scores and probabilities.
+type (
+	keyPath   uint8
+	valuePath uint8
+)
+
+const (
+	keyFloat   keyPath = iota // float16
+	keyWhole                  // scales that a head or a column shares: they are in the query
+	keyToken                  // one float16 scale a token, no offset
+	keyGroups                 // any other scales per token
+	keyChannel                // a scale per channel and block of tokens: a new query for each
+
+	valueFloat   valuePath = iota // float16
+	valueWhole                    // scales that a head or a column shares: the output gets them at the end
+	valueToken                    // one float16 scale a token, no zero point
+	valueSets                     // any other scales per token
+	valueChannel                  // a scale per channel and block of tokens
+)
+
+func keyPathOf(s *side) keyPath {
+	f := s.format
+	switch {
+	case f.Codec == CodecF16:
+		return keyFloat
+	case f.Share == ShareToken && f.groups(s.dim) == 1 && f.Zero == ZeroSym && f.Meta == MetaF16:
+		return keyToken
+	case f.Share == ShareToken:
+		return keyGroups
+	case f.Share == ShareChannel && f.Group > 0:
+		return keyChannel
+	}
+	return keyWhole
+}
+
+func valuePathOf(s *side) valuePath {
+	f := s.format
+	switch {
+	case f.Codec == CodecF16:
+		return valueFloat
+	case f.Share == ShareToken && f.groups(s.dim) == 1 && f.Zero != ZeroPoint && f.Meta == MetaF16 && !s.signed:
+		return valueToken
+	case f.Share == ShareToken:
+		return valueSets
+	case f.Share == ShareChannel && f.Group > 0:
+		return valueChannel
+	}
+	return valueWhole
+}
+
+// pages attends to pages first to last of a head. It is one function, and asks the
+// cache's description nothing inside the loop: while codes stream past, every other
+// line that is touched between two pages may cost the machine its place in the
+// stream that it reads ahead.
+func (w *decodeWorker) pages(hd *head, first, last int) {
+	d, c, kern, kTiles, vTiles := w.d, w.d.cache, w.kern, w.kTiles, w.vTiles
+	z, r, coef, bias, unit, row := w.z, w.r, w.vCoef, w.vBias, w.vUnit, w.row
+	kPath, vPath := keyPathOf(&c.k), valuePathOf(&c.v)
+	kSegments, vSegments := w.k.segments, w.v.segments
+	kBytes, vBytes := c.k.layout.codeBytes, c.v.layout.codeBytes
+	kOffsets, vOffsets := c.k.offsetBytes > 0, c.v.offsetBytes > 0
+	columnPoint := vPath == valueWhole && c.v.format.Share == ShareChannel && c.v.format.Zero == ZeroPoint
+	centre := int(w.vCentre[0])
+	for p := first; p < last; p++ {
+		nk, nv := c.metaBytes(p, &c.k), c.metaBytes(p, &c.v)
+		page := hd.pages[(p/c.period)*c.periodSize+c.pageAt[p%c.period]:]
+		kMeta, vMeta := page[:nk], page[nk:nk+nv]
+		kCodes, vCodes := page[nk+nv:nk+nv+kBytes], page[nk+nv+kBytes:nk+nv+kBytes+vBytes]
+		// A page that shares an earlier page's metadata needs it only where this
 		// chunk did not start there.
-		if c.k.n > 0 && (len(kMeta) > 0 || p == first) {
-			if len(kMeta) == 0 {
-				kMeta, _, _, _ = c.page(hd, p-p%c.k.every)
-			}
-			w.readKeyMeta(&c.k, kMeta)
+		if p == first && nk == 0 && c.k.n > 0 {
+			kMeta, _, _, _ = c.page(hd, p-p%c.k.every)
 		}
-		if c.v.n > 0 && (len(vMeta) > 0 || p == first) {
-			if len(vMeta) == 0 {
-				_, vMeta, _, _ = c.page(hd, p-p%c.v.every)
+		if p == first && nv == 0 && c.v.n > 0 {
+			_, vMeta, _, _ = c.page(hd, p-p%c.v.every)
+		}
+		if (kPath == keyGroups || kPath == keyChannel) && len(kMeta) > 0 {
+			w.readMeta(&c.k, kMeta, w.kScale, w.kOffset, w.kWeight)
+			if kPath == keyChannel {
+				w.foldPage(&c.k)
 			}
+		}
+		if (vPath == valueSets || vPath == valueChannel || vPath == valueToken && vOffsets) && len(vMeta) > 0 {
 			w.readMeta(&c.v, vMeta, w.vScale, w.vOffset, w.vWeight)
 		}
 		for i := range w.blocks {
-			w.page(&w.blocks[i], &c.v, &c.k, kCodes, vCodes, low)
-		}
-	}
-	w.finish(h, chunk, hd)
-}
-
-// direct says whether pages need nothing but a score, a softmax and a value tile:
-// scales that a head or a column shares, or one float16 a token, and no offsets
-// that a page would have to sum.
-func (c *Cache) direct() bool {
-	for _, s := range []*side{&c.k, &c.v} {
-		f := s.format
-		if s.layout.store == storeRows || s.every > 1 {
-			return false
-		}
-		if f.Codec != CodecInt || f.Share != ShareChannel && f.Share != ShareToken {
-			continue
-		}
-		perToken := f.Share == ShareToken
-		if f.Share == ShareChannel && f.Group > 0 || perToken && (f.Zero != ZeroSym || f.Meta != MetaF16 || f.groups(s.dim) > 1) {
-			return false
-		}
-		if !s.key && f.Share == ShareChannel && f.Zero == ZeroPoint {
-			return false
-		}
-	}
-	return true
-}
-
-// directPages attends to whole pages of a cache that is direct. It is page written
-// out: between one page and the next little but the codes themselves may be touched,
-// or the machine loses the stream it reads ahead.
-func (w *decodeWorker) directPages(pages []byte, c *Cache) {
-	kern, kTiles, vTiles := w.kern, w.kTiles, w.vTiles
-	z, r, coef, bias, unit, scale := w.z, w.r, w.vCoef, w.vBias, w.vUnit, w.vScale
-	kSegment, vSegments := w.k.segments[0], w.v.segments
-	nk, nv := c.k.metaBytes, c.v.metaBytes
-	kAt, vAt, size := nk+nv, nk+nv+c.k.layout.codeBytes, c.periodSize
-	halfK, halfV := c.k.format.Share == ShareToken, c.v.format.Share == ShareToken
-	floatK, floatV := w.k.store == storeF16, w.v.store == storeF16
-	centre := int(w.vCentre[0])
-	for ; len(pages) >= size; pages = pages[size:] {
-		kCodes, vCodes := pages[kAt:vAt], pages[vAt:size]
-		for i := range w.blocks {
 			b := &w.blocks[i]
-			switch {
-			case floatK:
-				kern.f16.score(z, kCodes, b.q, w.row, b.heads, 2, kSegment.steps)
-			case halfK:
-				kTiles.scoreHalf(z, kCodes, b.coef, w.row, b.bias, b.unit, pages, b.heads, 2, kSegment.steps, 0)
+			switch kPath {
+			case keyFloat:
+				kern.f16.score(z, kCodes, b.q, row, b.heads, 2, kSegments[0].steps)
+			case keyToken:
+				kTiles.scoreHalf(z, kCodes, b.coef, row, b.bias, b.unit, kMeta, b.heads, 2, kSegments[0].steps, 0)
+			case keyGroups:
+				for i := range kSegments {
+					s := &kSegments[i]
+					kTiles.sums(w.sums[s.sums*b.heads:], kCodes[s.codes:], b.coef, row, b.bias[i*headBlock:], b.heads, s.lanes, s.blocks, s.steps, s.first)
+				}
+				if kOffsets {
+					kern.scoreToken(z, w.sums, b.unit, w.kScale, w.kOffset, b.share, b.heads, len(kSegments))
+				} else {
+					kern.scoreToken(z, w.sums, b.unit, w.kScale, nil, nil, b.heads, len(kSegments))
+				}
 			default:
-				kTiles.score(z, kCodes, b.coef, w.row, b.bias, b.unit, b.add, b.heads, 2, kSegment.steps, 0)
+				for i := range kSegments {
+					s := &kSegments[i]
+					at := s.set * headBlock
+					kTiles.score(z[s.lane:], kCodes[s.codes:], b.coef[at*2*row:], row, b.bias[i*headBlock:], b.unit[at:], b.add[at:], b.heads, s.blocks, s.steps, 0)
+				}
 			}
-			switch {
-			case floatV:
+			if low := d.first - p*pageTokens; low > 0 {
+				w.mask(b, low, pageTokens)
+			}
+			switch vPath {
+			case valueFloat:
 				kern.softmax(z, b.top, r, b.sum, b.heads)
 				for i := range vSegments {
 					s := &vSegments[i]
 					kern.f16.value(b.o[s.lane*headBlock:], vCodes[s.codes:], z, pageTokens, r, b.heads, s.lanes, s.blocks, s.steps)
 				}
 				continue
-			case halfV:
-				kern.softmaxFoldHalf(z, b.top, r, b.sum, coef, unit, bias, pages[nk:], scale, centre, b.heads)
+			case valueSets, valueChannel:
+				kern.softmax(z, b.top, r, b.sum, b.heads)
+				if vPath == valueSets {
+					w.valueSets(b, &c.v, vCodes)
+				} else {
+					w.valueChannels(b, &c.v, vCodes)
+				}
+				continue
+			case valueToken:
+				kern.softmaxFoldHalf(z, b.top, r, b.sum, coef, unit, bias, vMeta, w.vScale, centre, b.heads)
+				if vOffsets {
+					kern.laneDot(b.offsets, z, pageTokens, w.vOffset, r, b.heads, pageTokens)
+				}
 			default:
 				kern.softmaxFold(z, b.top, r, b.sum, coef, unit, bias, nil, centre, b.heads)
+				if columnPoint {
+					for j := range b.heads {
+						b.codeSum[j] = float32(b.codeSum[j]*r[j]) + float32(float32(bias[j]/int32(centre))*unit[j])
+					}
+				}
 			}
 			for i := range vSegments {
 				s := &vSegments[i]
 				vTiles.value(b.o[s.lane*headBlock:], vCodes[s.codes:], coef, valuePlane, bias, r, unit, b.heads, s.lanes, s.blocks, s.steps, 0)
 			}
 		}
+	}
+}
+
+// valueSets adds a page's values to b's outputs where groups of channels have scales
+// of their own for each token: a set of multiplicands for every group.
+func (w *decodeWorker) valueSets(b *blockState, v *side, codes []byte) {
+	f, kern := v.format, w.kern
+	set := -1
+	for i := range w.v.segments {
+		s := &w.v.segments[i]
+		if s.set != set {
+			set = s.set
+			at := set * pageTokens
+			if f.Zero == ZeroPoint {
+				kern.foldWeighted(w.vCoef, valuePlane, w.vUnit, w.vSums, w.z, pageTokens, w.vScale[at:], w.vWeight[at:], planeLimit, b.heads, pageTokens)
+				for j := range b.heads {
+					w.vBias[j] = w.vSums[j*biasStride] + w.vSums[j*biasStride+1]
+				}
+			} else {
+				kern.fold(w.vCoef, valuePlane, w.vUnit, w.vBias, w.z, pageTokens, w.vScale[at:], planeLimit, int(f.centre()), b.heads, pageTokens)
+			}
+			if f.Zero == ZeroAsym {
+				kern.laneDot(b.offsets[set*headBlock*laneWidth:], w.z, pageTokens, w.vOffset[at:at+pageTokens], w.r, b.heads, pageTokens)
+			}
+		}
+		w.vTiles.value(b.o[s.lane*headBlock:], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
+	}
+}
+
+// valueChannels adds a page's values to b's outputs where a channel has a scale for
+// a block of tokens.
+func (w *decodeWorker) valueChannels(b *blockState, v *side, codes []byte) {
+	f, kern := v.format, w.kern
+	kern.foldWeighted(w.vCoef, valuePlane, w.vUnit, w.vSums, w.z, pageTokens, nil, w.vCentre, planeLimit, b.heads, pageTokens)
+	r := w.r
+	for i := range w.v.segments {
+		s := &w.v.segments[i]
+		n := s.steps * w.v.store.step()
+		for j := range b.heads {
+			w.vBias[j] = sumBias(w.vSums[j*biasStride+s.first/blockWide:], n)
+		}
+		w.vTiles.sums(w.sums, codes[s.codes:], w.vCoef, valuePlane, w.vBias, b.heads, s.lanes, s.blocks, s.steps, s.first)
+		at := s.group*w.v.lanes + s.lane
+		var offset []float32
+		switch f.Zero {
+		case ZeroPoint: // the sum of the rounded probabilities
+			offset = w.vOffset[at:]
+			for j := range b.heads {
+				w.vAdd[j] = float32(float32(w.vBias[j]/f.centre()) * w.vUnit[j])
+			}
+		case ZeroAsym:
+			offset = w.vOffset[at:]
+			kern.laneDot(w.lanes, w.z[s.first:], pageTokens, w.ones, w.zeros, b.heads, n)
+			for j := range b.heads {
+				w.vAdd[j] = sumLanes(w.lanes[j*laneWidth:])
+			}
+		}
+		if s.group > 0 {
+			r = w.ones
+		}
+		kern.accumulateScaled(b.o[s.lane*headBlock:], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
 	}
 }
 
@@ -638,14 +758,9 @@ func floatsOf(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
-// readKeyMeta reads K's metadata and folds the queries of every block anew where
-// scales are per channel.
-func (w *decodeWorker) readKeyMeta(s *side, meta []byte) {
-	w.readMeta(s, meta, w.kScale, w.kOffset, w.kWeight)
+// foldPage folds the queries of every block under the scales per channel in hand.
+func (w *decodeWorker) foldPage(s *side) {
 	f := s.format
-	if f.Share != ShareChannel {
-		return
-	}
 	n := w.k.reduced
 	folded := roundUp(n, blockWide) // past n the query is zero
 	for i := range w.blocks {
@@ -672,51 +787,6 @@ func (w *decodeWorker) readKeyMeta(s *side, meta []byte) {
 	}
 }
 
-// page attends with block b to one page whose metadata has been read.
-func (w *decodeWorker) page(b *blockState, v, k *side, kCodes, vCodes []byte, low int) {
-	w.scores(b, k, kCodes)
-	if low > 0 {
-		w.mask(b, low, pageTokens)
-	}
-	if w.v.store == storeF16 {
-		w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
-		for i := range w.v.segments {
-			s := &w.v.segments[i]
-			w.kern.f16.value(b.o[s.lane*headBlock:], vCodes[s.codes:], w.z, pageTokens, w.r, b.heads, s.lanes, s.blocks, s.steps)
-		}
-		return
-	}
-	w.values(b, v, vCodes)
-}
-
-// scores leaves the page's logits, in powers of two, in w.z.
-func (w *decodeWorker) scores(b *blockState, k *side, codes []byte) {
-	segments := w.k.segments
-	switch {
-	case w.k.store == storeF16:
-		w.kern.f16.score(w.z, codes, b.q, w.row, b.heads, 2, segments[0].steps)
-	case k.format.Share != ShareToken:
-		for i := range segments {
-			s := &segments[i]
-			w.kTiles.score(w.z[s.lane:], codes[s.codes:], b.coef[s.set*2*headBlock*w.row:], w.row, b.bias[i*headBlock:],
-				b.unit[s.set*headBlock:], b.add[s.set*headBlock:], b.heads, s.blocks, s.steps, s.first)
-		}
-	case len(segments) == 1 && k.format.Zero == ZeroSym:
-		s := &segments[0]
-		w.kTiles.scoreScaled(w.z, codes, b.coef, w.row, b.bias, b.unit, w.kScale, b.heads, s.blocks, s.steps, s.first)
-	default:
-		for i := range segments {
-			s := &segments[i]
-			w.kTiles.sums(w.sums[s.sums*b.heads:], codes[s.codes:], b.coef, w.row, b.bias[i*headBlock:], b.heads, s.lanes, s.blocks, s.steps, s.first)
-		}
-		var offset []float32
-		if k.format.Zero != ZeroSym {
-			offset = w.kOffset
-		}
-		w.kern.scoreToken(w.z, w.sums, b.unit, w.kScale, offset, b.share, b.heads, len(segments))
-	}
-}
-
 // mask drops the tokens of a page outside low ≤ t < high.
 func (w *decodeWorker) mask(b *blockState, low, high int) {
 	for h := range b.heads {
@@ -726,102 +796,6 @@ func (w *decodeWorker) mask(b *blockState, low, high int) {
 				row[t] = float32(math.Inf(-1))
 			}
 		}
-	}
-}
-
-// values turns the scores in w.z into probabilities and adds the page's weighted
-// values to b's outputs.
-func (w *decodeWorker) values(b *blockState, v *side, codes []byte) {
-	f := v.format
-	segments := w.v.segments
-	grouped := f.Share == ShareChannel && f.Group > 0
-	simple := w.v.sets == 1 && !grouped && (f.Share != ShareToken || f.Zero != ZeroPoint && !v.signed)
-	if simple {
-		// One set of multiplicands with one bias serves the whole page. Negative
-		// scales would need magnitudes.
-		var scale []float32
-		if f.Share == ShareToken {
-			scale = w.vScale
-		}
-		w.kern.softmaxFold(w.z, b.top, w.r, b.sum, w.vCoef, w.vUnit, w.vBias, scale, int(w.vCentre[0]), b.heads)
-		for i := range segments {
-			s := &segments[i]
-			w.vTiles.value(b.o[s.lane*headBlock:], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
-		}
-		switch {
-		case f.Zero == ZeroAsym && f.Share == ShareToken:
-			w.kern.laneDot(b.offsets, w.z, pageTokens, w.vOffset, w.r, b.heads, pageTokens)
-		case f.Zero == ZeroPoint && f.Share == ShareChannel:
-			for j := range b.heads {
-				b.codeSum[j] = float32(b.codeSum[j]*w.r[j]) + float32(float32(w.vBias[j]/f.centre())*w.vUnit[j])
-			}
-		}
-		return
-	}
-	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
-	set := -1
-	r := w.r
-	for i := range segments {
-		s := &segments[i]
-		if s.set != set {
-			set = s.set
-			w.foldValues(b, v, set)
-		}
-		if !grouped {
-			w.vTiles.value(b.o[s.lane*headBlock:], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
-			continue
-		}
-		for j := range b.heads {
-			w.vBias[j] = sumBias(w.vSums[j*biasStride+s.first/blockWide:], s.steps*w.v.store.step())
-		}
-		w.vTiles.sums(w.sums, codes[s.codes:], w.vCoef, valuePlane, w.vBias, b.heads, s.lanes, s.blocks, s.steps, s.first)
-		var offset []float32
-		at := s.group*w.v.lanes + s.lane
-		if f.Zero != ZeroSym {
-			offset = w.vOffset[at:]
-			w.groupWeights(b, f, s)
-		}
-		if s.group > 0 {
-			r = w.ones
-		}
-		w.kern.accumulateScaled(b.o[s.lane*headBlock:], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
-	}
-}
-
-// foldValues turns the page's probabilities, times the scales of set where these
-// are per token, into multiplicands.
-func (w *decodeWorker) foldValues(b *blockState, v *side, set int) {
-	f := v.format
-	at := set * pageTokens
-	switch {
-	case f.Share == ShareToken && f.Zero == ZeroPoint:
-		w.kern.foldWeighted(w.vCoef, valuePlane, w.vUnit, w.vSums, w.z, pageTokens, w.vScale[at:], w.vWeight[at:], planeLimit, b.heads, pageTokens)
-		for j := range b.heads {
-			w.vBias[j] = w.vSums[j*biasStride] + w.vSums[j*biasStride+1]
-		}
-	case f.Share == ShareToken:
-		w.kern.fold(w.vCoef, valuePlane, w.vUnit, w.vBias, w.z, pageTokens, w.vScale[at:], planeLimit, int(f.centre()), b.heads, pageTokens)
-	default: // groups of tokens: each half page has its own bias
-		w.kern.foldWeighted(w.vCoef, valuePlane, w.vUnit, w.vSums, w.z, pageTokens, nil, w.vCentre, planeLimit, b.heads, pageTokens)
-	}
-	if f.Share == ShareToken && f.Zero == ZeroAsym {
-		w.kern.laneDot(b.offsets[set*headBlock*laneWidth:], w.z, pageTokens, w.vOffset[at:at+pageTokens], w.r, b.heads, pageTokens)
-	}
-}
-
-// groupWeights sets what a channel's offset is multiplied with over the tokens of
-// segment s: the sum of their probabilities, for zero points that of the rounded ones.
-func (w *decodeWorker) groupWeights(b *blockState, f Format, s *segment) {
-	n := s.steps * w.v.store.step()
-	if f.Zero == ZeroPoint {
-		for j := range b.heads {
-			w.vAdd[j] = float32(float32(w.vBias[j]/f.centre()) * w.vUnit[j])
-		}
-		return
-	}
-	w.kern.laneDot(w.lanes, w.z[s.first:], pageTokens, w.ones, w.zeros, b.heads, n)
-	for j := range b.heads {
-		w.vAdd[j] = sumLanes(w.lanes[j*laneWidth:])
 	}
 }
 
