@@ -9,19 +9,19 @@ func avx2Decode(k decodeKernels) decodeKernels {
 	k.name = "fused-avx2"
 	k.int8 = intAssembly{
 		step: 4, unit: 2,
-		sums:        [2][headBlock]sumsFunc{{tile8x1x1AVX2, tile8x2x1AVX2, tile8x3x1AVX2, tile8x4x1AVX2}, {tile8x1x2AVX2, tile8x2x2AVX2, tile8x3x2AVX2, tile8x4x2AVX2}},
-		score:       [headBlock]scoreFunc{score8x1x2AVX2, score8x2x2AVX2, score8x3x2AVX2, score8x4x2AVX2},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled8x1x2AVX2, scoreScaled8x2x2AVX2, scoreScaled8x3x2AVX2, scoreScaled8x4x2AVX2},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf8x1x2AVX2, scoreHalf8x2x2AVX2, scoreHalf8x3x2AVX2, scoreHalf8x4x2AVX2},
-		value:       [2][headBlock]scoreFunc{{value8x1x1AVX2, value8x2x1AVX2, value8x3x1AVX2, value8x4x1AVX2}, {value8x1x2AVX2, value8x2x2AVX2, value8x3x2AVX2, value8x4x2AVX2}},
+		sums:         [2][headBlock]sumsFunc{{tile8x1x1AVX2, tile8x2x1AVX2, tile8x3x1AVX2, tile8x4x1AVX2}, {tile8x1x2AVX2, tile8x2x2AVX2, tile8x3x2AVX2, tile8x4x2AVX2}},
+		score:        [headBlock]scoreFunc{score8x1x2AVX2, score8x2x2AVX2, score8x3x2AVX2, score8x4x2AVX2},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf8x1x2AVX2, scoreHalf8x2x2AVX2, scoreHalf8x3x2AVX2, scoreHalf8x4x2AVX2},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2AVX2, scoreHalfAdd8x2x2AVX2, scoreHalfAdd8x3x2AVX2, scoreHalfAdd8x4x2AVX2},
+		value:        [2][headBlock]scoreFunc{{value8x1x1AVX2, value8x2x1AVX2, value8x3x1AVX2, value8x4x1AVX2}, {value8x1x2AVX2, value8x2x2AVX2, value8x3x2AVX2, value8x4x2AVX2}},
 	}.tiles()
 	k.int4 = intAssembly{
 		step: 8, unit: 2,
-		sums:        [2][headBlock]sumsFunc{{tile4x1x1AVX2, tile4x2x1AVX2, tile4x3x1AVX2, tile4x4x1AVX2}, {tile4x1x2AVX2, tile4x2x2AVX2, tile4x3x2AVX2, tile4x4x2AVX2}},
-		score:       [headBlock]scoreFunc{score4x1x2AVX2, score4x2x2AVX2, score4x3x2AVX2, score4x4x2AVX2},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled4x1x2AVX2, scoreScaled4x2x2AVX2, scoreScaled4x3x2AVX2, scoreScaled4x4x2AVX2},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf4x1x2AVX2, scoreHalf4x2x2AVX2, scoreHalf4x3x2AVX2, scoreHalf4x4x2AVX2},
-		value:       [2][headBlock]scoreFunc{{value4x1x1AVX2, value4x2x1AVX2, value4x3x1AVX2, value4x4x1AVX2}, {value4x1x2AVX2, value4x2x2AVX2, value4x3x2AVX2, value4x4x2AVX2}},
+		sums:         [2][headBlock]sumsFunc{{tile4x1x1AVX2, tile4x2x1AVX2, tile4x3x1AVX2, tile4x4x1AVX2}, {tile4x1x2AVX2, tile4x2x2AVX2, tile4x3x2AVX2, tile4x4x2AVX2}},
+		score:        [headBlock]scoreFunc{score4x1x2AVX2, score4x2x2AVX2, score4x3x2AVX2, score4x4x2AVX2},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf4x1x2AVX2, scoreHalf4x2x2AVX2, scoreHalf4x3x2AVX2, scoreHalf4x4x2AVX2},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd4x1x2AVX2, scoreHalfAdd4x2x2AVX2, scoreHalfAdd4x3x2AVX2, scoreHalfAdd4x4x2AVX2},
+		value:        [2][headBlock]scoreFunc{{value4x1x1AVX2, value4x2x1AVX2, value4x3x1AVX2, value4x4x1AVX2}, {value4x1x2AVX2, value4x2x2AVX2, value4x3x2AVX2, value4x4x2AVX2}},
 	}.tiles()
 	k.f16 = floatAssembly{
 		size:  2,
@@ -70,19 +70,19 @@ func avx512Decode(k decodeKernels) decodeKernels {
 	k.name = "fused-avx512"
 	k.int8 = intAssembly{
 		step: 4, unit: 1,
-		sums:        [2][headBlock]sumsFunc{{tile8x1x1AVX512, tile8x2x1AVX512, tile8x3x1AVX512, tile8x4x1AVX512}, {tile8x1x2AVX512, tile8x2x2AVX512, tile8x3x2AVX512, tile8x4x2AVX512}},
-		score:       [headBlock]scoreFunc{score8x1x2AVX512, score8x2x2AVX512, score8x3x2AVX512, score8x4x2AVX512},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled8x1x2AVX512, scoreScaled8x2x2AVX512, scoreScaled8x3x2AVX512, scoreScaled8x4x2AVX512},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf8x1x2AVX512, scoreHalf8x2x2AVX512, scoreHalf8x3x2AVX512, scoreHalf8x4x2AVX512},
-		value:       [2][headBlock]scoreFunc{{value8x1x1AVX512, value8x2x1AVX512, value8x3x1AVX512, value8x4x1AVX512}, {value8x1x2AVX512, value8x2x2AVX512, value8x3x2AVX512, value8x4x2AVX512}},
+		sums:         [2][headBlock]sumsFunc{{tile8x1x1AVX512, tile8x2x1AVX512, tile8x3x1AVX512, tile8x4x1AVX512}, {tile8x1x2AVX512, tile8x2x2AVX512, tile8x3x2AVX512, tile8x4x2AVX512}},
+		score:        [headBlock]scoreFunc{score8x1x2AVX512, score8x2x2AVX512, score8x3x2AVX512, score8x4x2AVX512},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf8x1x2AVX512, scoreHalf8x2x2AVX512, scoreHalf8x3x2AVX512, scoreHalf8x4x2AVX512},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2AVX512, scoreHalfAdd8x2x2AVX512, scoreHalfAdd8x3x2AVX512, scoreHalfAdd8x4x2AVX512},
+		value:        [2][headBlock]scoreFunc{{value8x1x1AVX512, value8x2x1AVX512, value8x3x1AVX512, value8x4x1AVX512}, {value8x1x2AVX512, value8x2x2AVX512, value8x3x2AVX512, value8x4x2AVX512}},
 	}.tiles()
 	k.int4 = intAssembly{
 		step: 8, unit: 1,
-		sums:        [2][headBlock]sumsFunc{{tile4x1x1AVX512, tile4x2x1AVX512, tile4x3x1AVX512, tile4x4x1AVX512}, {tile4x1x2AVX512, tile4x2x2AVX512, tile4x3x2AVX512, tile4x4x2AVX512}},
-		score:       [headBlock]scoreFunc{score4x1x2AVX512, score4x2x2AVX512, score4x3x2AVX512, score4x4x2AVX512},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled4x1x2AVX512, scoreScaled4x2x2AVX512, scoreScaled4x3x2AVX512, scoreScaled4x4x2AVX512},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf4x1x2AVX512, scoreHalf4x2x2AVX512, scoreHalf4x3x2AVX512, scoreHalf4x4x2AVX512},
-		value:       [2][headBlock]scoreFunc{{value4x1x1AVX512, value4x2x1AVX512, value4x3x1AVX512, value4x4x1AVX512}, {value4x1x2AVX512, value4x2x2AVX512, value4x3x2AVX512, value4x4x2AVX512}},
+		sums:         [2][headBlock]sumsFunc{{tile4x1x1AVX512, tile4x2x1AVX512, tile4x3x1AVX512, tile4x4x1AVX512}, {tile4x1x2AVX512, tile4x2x2AVX512, tile4x3x2AVX512, tile4x4x2AVX512}},
+		score:        [headBlock]scoreFunc{score4x1x2AVX512, score4x2x2AVX512, score4x3x2AVX512, score4x4x2AVX512},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf4x1x2AVX512, scoreHalf4x2x2AVX512, scoreHalf4x3x2AVX512, scoreHalf4x4x2AVX512},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd4x1x2AVX512, scoreHalfAdd4x2x2AVX512, scoreHalfAdd4x3x2AVX512, scoreHalfAdd4x4x2AVX512},
+		value:        [2][headBlock]scoreFunc{{value4x1x1AVX512, value4x2x1AVX512, value4x3x1AVX512, value4x4x1AVX512}, {value4x1x2AVX512, value4x2x2AVX512, value4x3x2AVX512, value4x4x2AVX512}},
 	}.tiles()
 	k.f16 = floatAssembly{
 		size:  2,

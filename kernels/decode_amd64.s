@@ -706,178 +706,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled8x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-
-block:
-	VPXORD      Z1, Z1, Z1
-	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (SI), Z0, Z0
-	VPXORD      Z3, Z3, Z3
-	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (SI), Z2, Z2
-	MOVQ        R10, R11
-
-step:
-	VMOVDQU32    (CX), Z4
-	VMOVDQU32    64(CX), Z5
-	VPBROADCASTD (DX), Z6
-	VPDPBUSD     Z6, Z4, Z0
-	VPDPBUSD     Z6, Z5, Z2
-	VPBROADCASTD (DX)(BX*1), Z6
-	VPDPBUSD     Z6, Z4, Z1
-	VPDPBUSD     Z6, Z5, Z3
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R11
-	JNZ          step
-	MOVQ         R10, R11
-	SHLQ         $0x02, R11
-	SUBQ         R11, DX
-	VPSLLD       $0x08, Z1, Z1
-	VPADDD       Z1, Z0, Z0
-	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z4
-	VMULPS       Z4, Z0, Z0
-	VMULPS       (R8), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VPSLLD       $0x08, Z3, Z3
-	VPADDD       Z3, Z2, Z2
-	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z4
-	VMULPS       Z4, Z2, Z2
-	VMULPS       64(R8), Z2, Z2
-	VMOVUPS      Z2, 64(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled8x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	MOVQ         R10, BX
-	MOVQ         CX, R11
-
-step0:
-	VMOVDQU      (R11), Y2
-	VMOVDQU      32(R11), Y3
-	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
-	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x08, Y2, Y2
-	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(DX), Y4
-	VPMADDWD     Y4, Y2, Y2
-	VPADDD       Y2, Y0, Y0
-	VPMADDWD     Y4, Y3, Y2
-	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, DX
-	ADDQ         $0x00000080, R11
-	DECQ         BX
-	JNZ          step0
-	MOVQ         R10, BX
-	SHLQ         $0x03, BX
-	SUBQ         BX, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
-	VMULPS       Y2, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	MOVQ         R10, BX
-
-step1:
-	VMOVDQU      64(CX), Y2
-	VMOVDQU      96(CX), Y3
-	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
-	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
-	VPBROADCASTD (DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x08, Y2, Y2
-	VPSRLW       $0x08, Y3, Y3
-	VPBROADCASTD 4(DX), Y4
-	VPMADDWD     Y4, Y2, Y2
-	VPADDD       Y2, Y0, Y0
-	VPMADDWD     Y4, Y3, Y2
-	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x08, DX
-	ADDQ         $0x00000080, CX
-	DECQ         BX
-	JNZ          step1
-	MOVQ         R10, BX
-	SHLQ         $0x03, BX
-	SUBQ         BX, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
-	VMULPS       Y2, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x1x2AVX512(SB), NOSPLIT, $0-72
@@ -1048,6 +876,182 @@ step1:
 	VBROADCASTSS (DI), Y2
 	VMULPS       Y2, Y1, Y1
 	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd8x1x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z4
+	VMOVDQU32    64(CX), Z5
+	VPBROADCASTD (DX), Z6
+	VPDPBUSD     Z6, Z4, Z0
+	VPDPBUSD     Z6, Z5, Z2
+	VPBROADCASTD (DX)(BX*1), Z6
+	VPDPBUSD     Z6, Z4, Z1
+	VPDPBUSD     Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z4
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z0, Z0
+	VMULPS       Z4, Z0, Z0
+	VADDPS       (AX), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z4
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z5
+	VMULPS       Z5, Z2, Z2
+	VMULPS       Z4, Z2, Z2
+	VADDPS       64(AX), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd8x1x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    (R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPBROADCASTD 4(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x03, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    32(R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
@@ -1971,227 +1975,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled4x1x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (SI), Z1, Z1
-	VPXORD      Z4, Z4, Z4
-	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (SI), Z3, Z3
-	MOVQ        R10, R11
-
-step:
-	VMOVDQU32    (CX), Z5
-	VPANDD       Z0, Z5, Z6
-	VPSRLW       $0x04, Z5, Z5
-	VPANDD       Z0, Z5, Z5
-	VMOVDQU32    64(CX), Z7
-	VPANDD       Z0, Z7, Z8
-	VPSRLW       $0x04, Z7, Z7
-	VPANDD       Z0, Z7, Z7
-	VPBROADCASTD (DX), Z9
-	VPDPBUSD     Z9, Z6, Z1
-	VPDPBUSD     Z9, Z8, Z3
-	VPBROADCASTD (DX)(BX*1), Z9
-	VPDPBUSD     Z9, Z6, Z2
-	VPDPBUSD     Z9, Z8, Z4
-	VPBROADCASTD 4(DX), Z6
-	VPDPBUSD     Z6, Z5, Z1
-	VPDPBUSD     Z6, Z7, Z3
-	VPBROADCASTD 4(DX)(BX*1), Z6
-	VPDPBUSD     Z6, Z5, Z2
-	VPDPBUSD     Z6, Z7, Z4
-	ADDQ         $0x08, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R11
-	JNZ          step
-	MOVQ         R10, R11
-	SHLQ         $0x03, R11
-	SUBQ         R11, DX
-	VPSLLD       $0x08, Z2, Z2
-	VPADDD       Z2, Z1, Z1
-	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z5
-	VMULPS       Z5, Z1, Z1
-	VMULPS       (R8), Z1, Z1
-	VMOVUPS      Z1, (AX)
-	VPSLLD       $0x08, Z4, Z4
-	VPADDD       Z4, Z3, Z3
-	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z5
-	VMULPS       Z5, Z3, Z3
-	VMULPS       64(R8), Z3, Z3
-	VMOVUPS      Z3, 64(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled4x1x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	MOVQ         R10, BX
-	MOVQ         CX, R11
-
-step0:
-	VMOVDQU      (R11), Y2
-	VMOVDQU      32(R11), Y3
-	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x08, Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
-	VPSRLW       $0x08, Y3, Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x04, Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
-	VPSRLW       $0x04, Y3, Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x0c, Y2, Y2
-	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(DX), Y4
-	VPMADDWD     Y4, Y2, Y2
-	VPADDD       Y2, Y0, Y0
-	VPMADDWD     Y4, Y3, Y2
-	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, DX
-	ADDQ         $0x00000080, R11
-	DECQ         BX
-	JNZ          step0
-	MOVQ         R10, BX
-	SHLQ         $0x04, BX
-	SUBQ         BX, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
-	VMULPS       Y2, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	MOVQ         R10, BX
-
-step1:
-	VMOVDQU      64(CX), Y2
-	VMOVDQU      96(CX), Y3
-	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
-	VPBROADCASTD (DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x08, Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
-	VPSRLW       $0x08, Y3, Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x04, Y2, Y4
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
-	VPSRLW       $0x04, Y3, Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(DX), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y1, Y1
-	VPSRLW       $0x0c, Y2, Y2
-	VPSRLW       $0x0c, Y3, Y3
-	VPBROADCASTD 12(DX), Y4
-	VPMADDWD     Y4, Y2, Y2
-	VPADDD       Y2, Y0, Y0
-	VPMADDWD     Y4, Y3, Y2
-	VPADDD       Y2, Y1, Y1
-	ADDQ         $0x10, DX
-	ADDQ         $0x00000080, CX
-	DECQ         BX
-	JNZ          step1
-	MOVQ         R10, BX
-	SHLQ         $0x04, BX
-	SUBQ         BX, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y2
-	VMULPS       Y2, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x1x2AVX512(SB), NOSPLIT, $0-72
@@ -2411,6 +2194,231 @@ step1:
 	VBROADCASTSS (DI), Y2
 	VMULPS       Y2, Y1, Y1
 	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd4x1x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z5
+	VPANDD       Z0, Z5, Z6
+	VPSRLW       $0x04, Z5, Z5
+	VPANDD       Z0, Z5, Z5
+	VMOVDQU32    64(CX), Z7
+	VPANDD       Z0, Z7, Z8
+	VPSRLW       $0x04, Z7, Z7
+	VPANDD       Z0, Z7, Z7
+	VPBROADCASTD (DX), Z9
+	VPDPBUSD     Z9, Z6, Z1
+	VPDPBUSD     Z9, Z8, Z3
+	VPBROADCASTD (DX)(BX*1), Z9
+	VPDPBUSD     Z9, Z6, Z2
+	VPDPBUSD     Z9, Z8, Z4
+	VPBROADCASTD 4(DX), Z6
+	VPDPBUSD     Z6, Z5, Z1
+	VPDPBUSD     Z6, Z7, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z6
+	VPDPBUSD     Z6, Z5, Z2
+	VPDPBUSD     Z6, Z7, Z4
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z5
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z6
+	VMULPS       Z6, Z1, Z1
+	VMULPS       Z5, Z1, Z1
+	VADDPS       (AX), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z5
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z6
+	VMULPS       Z6, Z3, Z3
+	VMULPS       Z5, Z3, Z3
+	VADDPS       64(AX), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd4x1x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	VMOVDQU      (R11), Y2
+	VMOVDQU      32(R11), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    (R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y2
+	VMOVDQU      96(CX), Y3
+	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y3, Y5
+	VPBROADCASTD (DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x08, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x08, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x04, Y2, Y4
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y3, Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(DX), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y0, Y0
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y1, Y1
+	VPSRLW       $0x0c, Y2, Y2
+	VPSRLW       $0x0c, Y3, Y3
+	VPBROADCASTD 12(DX), Y4
+	VPMADDWD     Y4, Y2, Y2
+	VPADDD       Y2, Y0, Y0
+	VPMADDWD     Y4, Y3, Y2
+	VPADDD       Y2, Y1, Y1
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    32(R8), Y2
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y0, Y0
+	VMULPS       Y2, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
@@ -4011,259 +4019,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled8x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-
-block:
-	VPXORD      Z1, Z1, Z1
-	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (SI), Z0, Z0
-	VPXORD      Z3, Z3, Z3
-	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (SI), Z2, Z2
-	VPXORD      Z5, Z5, Z5
-	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(SI), Z4, Z4
-	VPXORD      Z7, Z7, Z7
-	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(SI), Z6, Z6
-	MOVQ        R10, R12
-
-step:
-	VMOVDQU32    (CX), Z8
-	VMOVDQU32    64(CX), Z9
-	VPBROADCASTD (DX), Z10
-	VPDPBUSD     Z10, Z8, Z0
-	VPDPBUSD     Z10, Z9, Z2
-	VPBROADCASTD (DX)(BX*1), Z10
-	VPDPBUSD     Z10, Z8, Z1
-	VPDPBUSD     Z10, Z9, Z3
-	VPBROADCASTD (DX)(BX*2), Z10
-	VPDPBUSD     Z10, Z8, Z4
-	VPDPBUSD     Z10, Z9, Z6
-	VPBROADCASTD (R11), Z10
-	VPDPBUSD     Z10, Z8, Z5
-	VPDPBUSD     Z10, Z9, Z7
-	ADDQ         $0x04, DX
-	ADDQ         $0x04, R11
-	ADDQ         $0x00000080, CX
-	DECQ         R12
-	JNZ          step
-	MOVQ         R10, R12
-	SHLQ         $0x02, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VPSLLD       $0x08, Z1, Z1
-	VPADDD       Z1, Z0, Z0
-	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z8
-	VMULPS       Z8, Z0, Z0
-	VMULPS       (R8), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VPSLLD       $0x08, Z3, Z3
-	VPADDD       Z3, Z2, Z2
-	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z8
-	VMULPS       Z8, Z2, Z2
-	VMULPS       64(R8), Z2, Z2
-	VMOVUPS      Z2, 64(AX)
-	VPSLLD       $0x08, Z5, Z5
-	VPADDD       Z5, Z4, Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(DI), Z8
-	VMULPS       Z8, Z4, Z4
-	VMULPS       (R8), Z4, Z4
-	VMOVUPS      Z4, 256(AX)
-	VPSLLD       $0x08, Z7, Z7
-	VPADDD       Z7, Z6, Z6
-	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(DI), Z8
-	VMULPS       Z8, Z6, Z6
-	VMULPS       64(R8), Z6, Z6
-	VMOVUPS      Z6, 320(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled8x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	MOVQ         R10, R11
-	MOVQ         CX, R12
-
-step0:
-	VMOVDQU      (R12), Y4
-	VMOVDQU      32(R12), Y5
-	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
-	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x08, Y4, Y4
-	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(DX), Y6
-	VPMADDWD     Y6, Y4, Y7
-	VPADDD       Y7, Y0, Y0
-	VPMADDWD     Y6, Y5, Y6
-	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y2, Y2
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, DX
-	ADDQ         $0x00000080, R12
-	DECQ         R11
-	JNZ          step0
-	MOVQ         R10, R11
-	SHLQ         $0x03, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
-	VMULPS       Y4, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       (R8), Y2, Y2
-	VMOVUPS      Y2, 256(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       32(R8), Y3, Y3
-	VMOVUPS      Y3, 288(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	MOVQ         R10, R11
-
-step1:
-	VMOVDQU      64(CX), Y4
-	VMOVDQU      96(CX), Y5
-	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
-	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
-	VPBROADCASTD (DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x08, Y4, Y4
-	VPSRLW       $0x08, Y5, Y5
-	VPBROADCASTD 4(DX), Y6
-	VPMADDWD     Y6, Y4, Y7
-	VPADDD       Y7, Y0, Y0
-	VPMADDWD     Y6, Y5, Y6
-	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y2, Y2
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x08, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R11
-	JNZ          step1
-	MOVQ         R10, R11
-	SHLQ         $0x03, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
-	VMULPS       Y4, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       64(R8), Y2, Y2
-	VMOVUPS      Y2, 320(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       96(R8), Y3, Y3
-	VMOVUPS      Y3, 352(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x2x2AVX512(SB), NOSPLIT, $0-72
@@ -4521,6 +4276,275 @@ step1:
 	VBROADCASTSS 4(DI), Y1
 	VMULPS       Y1, Y3, Y3
 	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd8x2x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z8
+	VMOVDQU32    64(CX), Z9
+	VPBROADCASTD (DX), Z10
+	VPDPBUSD     Z10, Z8, Z0
+	VPDPBUSD     Z10, Z9, Z2
+	VPBROADCASTD (DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z8, Z1
+	VPDPBUSD     Z10, Z9, Z3
+	VPBROADCASTD (DX)(BX*2), Z10
+	VPDPBUSD     Z10, Z8, Z4
+	VPDPBUSD     Z10, Z9, Z6
+	VPBROADCASTD (R11), Z10
+	VPDPBUSD     Z10, Z8, Z5
+	VPDPBUSD     Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z8
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z0, Z0
+	VMULPS       Z8, Z0, Z0
+	VADDPS       (AX), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z8
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z9
+	VMULPS       Z9, Z2, Z2
+	VMULPS       Z8, Z2, Z2
+	VADDPS       64(AX), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    (R8), Z8
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z4, Z4
+	VMULPS       Z8, Z4, Z4
+	VADDPS       256(AX), Z4, Z4
+	VMOVUPS      Z4, 256(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    32(R8), Z8
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z9
+	VMULPS       Z9, Z6, Z6
+	VMULPS       Z8, Z6, Z6
+	VADDPS       320(AX), Z6, Z6
+	VMOVUPS      Z6, 320(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd8x2x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       256(AX), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       288(AX), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPBROADCASTD 4(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       320(AX), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       352(AX), Y3, Y3
 	VMOVUPS      Y3, 352(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
@@ -5825,334 +5849,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled4x2x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (SI), Z1, Z1
-	VPXORD      Z4, Z4, Z4
-	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (SI), Z3, Z3
-	VPXORD      Z6, Z6, Z6
-	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(SI), Z5, Z5
-	VPXORD      Z8, Z8, Z8
-	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(SI), Z7, Z7
-	MOVQ        R10, R12
-
-step:
-	VMOVDQU32    (CX), Z9
-	VPANDD       Z0, Z9, Z10
-	VPSRLW       $0x04, Z9, Z9
-	VPANDD       Z0, Z9, Z9
-	VMOVDQU32    64(CX), Z11
-	VPANDD       Z0, Z11, Z12
-	VPSRLW       $0x04, Z11, Z11
-	VPANDD       Z0, Z11, Z11
-	VPBROADCASTD (DX), Z13
-	VPDPBUSD     Z13, Z10, Z1
-	VPDPBUSD     Z13, Z12, Z3
-	VPBROADCASTD (DX)(BX*1), Z13
-	VPDPBUSD     Z13, Z10, Z2
-	VPDPBUSD     Z13, Z12, Z4
-	VPBROADCASTD (DX)(BX*2), Z13
-	VPDPBUSD     Z13, Z10, Z5
-	VPDPBUSD     Z13, Z12, Z7
-	VPBROADCASTD (R11), Z13
-	VPDPBUSD     Z13, Z10, Z6
-	VPDPBUSD     Z13, Z12, Z8
-	VPBROADCASTD 4(DX), Z10
-	VPDPBUSD     Z10, Z9, Z1
-	VPDPBUSD     Z10, Z11, Z3
-	VPBROADCASTD 4(DX)(BX*1), Z10
-	VPDPBUSD     Z10, Z9, Z2
-	VPDPBUSD     Z10, Z11, Z4
-	VPBROADCASTD 4(DX)(BX*2), Z10
-	VPDPBUSD     Z10, Z9, Z5
-	VPDPBUSD     Z10, Z11, Z7
-	VPBROADCASTD 4(R11), Z10
-	VPDPBUSD     Z10, Z9, Z6
-	VPDPBUSD     Z10, Z11, Z8
-	ADDQ         $0x08, DX
-	ADDQ         $0x08, R11
-	ADDQ         $0x00000080, CX
-	DECQ         R12
-	JNZ          step
-	MOVQ         R10, R12
-	SHLQ         $0x03, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VPSLLD       $0x08, Z2, Z2
-	VPADDD       Z2, Z1, Z1
-	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z9
-	VMULPS       Z9, Z1, Z1
-	VMULPS       (R8), Z1, Z1
-	VMOVUPS      Z1, (AX)
-	VPSLLD       $0x08, Z4, Z4
-	VPADDD       Z4, Z3, Z3
-	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z9
-	VMULPS       Z9, Z3, Z3
-	VMULPS       64(R8), Z3, Z3
-	VMOVUPS      Z3, 64(AX)
-	VPSLLD       $0x08, Z6, Z6
-	VPADDD       Z6, Z5, Z5
-	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(DI), Z9
-	VMULPS       Z9, Z5, Z5
-	VMULPS       (R8), Z5, Z5
-	VMOVUPS      Z5, 256(AX)
-	VPSLLD       $0x08, Z8, Z8
-	VPADDD       Z8, Z7, Z7
-	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(DI), Z9
-	VMULPS       Z9, Z7, Z7
-	VMULPS       64(R8), Z7, Z7
-	VMOVUPS      Z7, 320(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled4x2x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	MOVQ         R10, R11
-	MOVQ         CX, R12
-
-step0:
-	VMOVDQU      (R12), Y4
-	VMOVDQU      32(R12), Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x08, Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
-	VPSRLW       $0x08, Y5, Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x04, Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
-	VPSRLW       $0x04, Y5, Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 8(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x0c, Y4, Y4
-	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(DX), Y6
-	VPMADDWD     Y6, Y4, Y7
-	VPADDD       Y7, Y0, Y0
-	VPMADDWD     Y6, Y5, Y6
-	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 12(DX)(BX*1), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y2, Y2
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, DX
-	ADDQ         $0x00000080, R12
-	DECQ         R11
-	JNZ          step0
-	MOVQ         R10, R11
-	SHLQ         $0x04, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
-	VMULPS       Y4, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       (R8), Y2, Y2
-	VMOVUPS      Y2, 256(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       32(R8), Y3, Y3
-	VMOVUPS      Y3, 288(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	MOVQ         R10, R11
-
-step1:
-	VMOVDQU      64(CX), Y4
-	VMOVDQU      96(CX), Y5
-	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
-	VPBROADCASTD (DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x08, Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
-	VPSRLW       $0x08, Y5, Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x04, Y4, Y6
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
-	VPSRLW       $0x04, Y5, Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 8(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y3, Y3
-	VPSRLW       $0x0c, Y4, Y4
-	VPSRLW       $0x0c, Y5, Y5
-	VPBROADCASTD 12(DX), Y6
-	VPMADDWD     Y6, Y4, Y7
-	VPADDD       Y7, Y0, Y0
-	VPMADDWD     Y6, Y5, Y6
-	VPADDD       Y6, Y1, Y1
-	VPBROADCASTD 12(DX)(BX*1), Y6
-	VPMADDWD     Y6, Y4, Y4
-	VPADDD       Y4, Y2, Y2
-	VPMADDWD     Y6, Y5, Y4
-	VPADDD       Y4, Y3, Y3
-	ADDQ         $0x10, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R11
-	JNZ          step1
-	MOVQ         R10, R11
-	SHLQ         $0x04, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y4
-	VMULPS       Y4, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       64(R8), Y2, Y2
-	VMOVUPS      Y2, 320(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       96(R8), Y3, Y3
-	VMOVUPS      Y3, 352(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x2x2AVX512(SB), NOSPLIT, $0-72
@@ -6485,6 +6181,350 @@ step1:
 	VBROADCASTSS 4(DI), Y1
 	VMULPS       Y1, Y3, Y3
 	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd4x2x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z9
+	VPANDD       Z0, Z9, Z10
+	VPSRLW       $0x04, Z9, Z9
+	VPANDD       Z0, Z9, Z9
+	VMOVDQU32    64(CX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSRLW       $0x04, Z11, Z11
+	VPANDD       Z0, Z11, Z11
+	VPBROADCASTD (DX), Z13
+	VPDPBUSD     Z13, Z10, Z1
+	VPDPBUSD     Z13, Z12, Z3
+	VPBROADCASTD (DX)(BX*1), Z13
+	VPDPBUSD     Z13, Z10, Z2
+	VPDPBUSD     Z13, Z12, Z4
+	VPBROADCASTD (DX)(BX*2), Z13
+	VPDPBUSD     Z13, Z10, Z5
+	VPDPBUSD     Z13, Z12, Z7
+	VPBROADCASTD (R11), Z13
+	VPDPBUSD     Z13, Z10, Z6
+	VPDPBUSD     Z13, Z12, Z8
+	VPBROADCASTD 4(DX), Z10
+	VPDPBUSD     Z10, Z9, Z1
+	VPDPBUSD     Z10, Z11, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z9, Z2
+	VPDPBUSD     Z10, Z11, Z4
+	VPBROADCASTD 4(DX)(BX*2), Z10
+	VPDPBUSD     Z10, Z9, Z5
+	VPDPBUSD     Z10, Z11, Z7
+	VPBROADCASTD 4(R11), Z10
+	VPDPBUSD     Z10, Z9, Z6
+	VPDPBUSD     Z10, Z11, Z8
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z9
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z10
+	VMULPS       Z10, Z1, Z1
+	VMULPS       Z9, Z1, Z1
+	VADDPS       (AX), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z9
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z10
+	VMULPS       Z10, Z3, Z3
+	VMULPS       Z9, Z3, Z3
+	VADDPS       64(AX), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTPH2PS    (R8), Z9
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       Z10, Z5, Z5
+	VMULPS       Z9, Z5, Z5
+	VADDPS       256(AX), Z5, Z5
+	VMOVUPS      Z5, 256(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTPH2PS    32(R8), Z9
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       Z10, Z7, Z7
+	VMULPS       Z9, Z7, Z7
+	VADDPS       320(AX), Z7, Z7
+	VMOVUPS      Z7, 320(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd4x2x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y4
+	VMOVDQU      32(R12), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       256(AX), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       288(AX), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y4
+	VMOVDQU      96(CX), Y5
+	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y5, Y7
+	VPBROADCASTD (DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x08, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x08, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x04, Y4, Y6
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y6
+	VPSRLW       $0x04, Y5, Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y3, Y3
+	VPSRLW       $0x0c, Y4, Y4
+	VPSRLW       $0x0c, Y5, Y5
+	VPBROADCASTD 12(DX), Y6
+	VPMADDWD     Y6, Y4, Y7
+	VPADDD       Y7, Y0, Y0
+	VPMADDWD     Y6, Y5, Y6
+	VPADDD       Y6, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y6
+	VPMADDWD     Y6, Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VPMADDWD     Y6, Y5, Y4
+	VPADDD       Y4, Y3, Y3
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y4
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y4, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       320(AX), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       352(AX), Y3, Y3
 	VMOVUPS      Y3, 352(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
@@ -8550,335 +8590,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled8x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-
-block:
-	VPXORD      Z1, Z1, Z1
-	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (SI), Z0, Z0
-	VPXORD      Z3, Z3, Z3
-	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (SI), Z2, Z2
-	VPXORD      Z5, Z5, Z5
-	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(SI), Z4, Z4
-	VPXORD      Z7, Z7, Z7
-	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(SI), Z6, Z6
-	VPXORD      Z9, Z9, Z9
-	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(SI), Z8, Z8
-	VPXORD      Z11, Z11, Z11
-	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(SI), Z10, Z10
-	MOVQ        R10, R12
-
-step:
-	VMOVDQU32    (CX), Z12
-	VMOVDQU32    64(CX), Z13
-	VPBROADCASTD (DX), Z14
-	VPDPBUSD     Z14, Z12, Z0
-	VPDPBUSD     Z14, Z13, Z2
-	VPBROADCASTD (DX)(BX*1), Z14
-	VPDPBUSD     Z14, Z12, Z1
-	VPDPBUSD     Z14, Z13, Z3
-	VPBROADCASTD (DX)(BX*2), Z14
-	VPDPBUSD     Z14, Z12, Z4
-	VPDPBUSD     Z14, Z13, Z6
-	VPBROADCASTD (R11), Z14
-	VPDPBUSD     Z14, Z12, Z5
-	VPDPBUSD     Z14, Z13, Z7
-	VPBROADCASTD (R11)(BX*1), Z14
-	VPDPBUSD     Z14, Z12, Z8
-	VPDPBUSD     Z14, Z13, Z10
-	VPBROADCASTD (R11)(BX*2), Z14
-	VPDPBUSD     Z14, Z12, Z9
-	VPDPBUSD     Z14, Z13, Z11
-	ADDQ         $0x04, DX
-	ADDQ         $0x04, R11
-	ADDQ         $0x00000080, CX
-	DECQ         R12
-	JNZ          step
-	MOVQ         R10, R12
-	SHLQ         $0x02, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VPSLLD       $0x08, Z1, Z1
-	VPADDD       Z1, Z0, Z0
-	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z12
-	VMULPS       Z12, Z0, Z0
-	VMULPS       (R8), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VPSLLD       $0x08, Z3, Z3
-	VPADDD       Z3, Z2, Z2
-	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z12
-	VMULPS       Z12, Z2, Z2
-	VMULPS       64(R8), Z2, Z2
-	VMOVUPS      Z2, 64(AX)
-	VPSLLD       $0x08, Z5, Z5
-	VPADDD       Z5, Z4, Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(DI), Z12
-	VMULPS       Z12, Z4, Z4
-	VMULPS       (R8), Z4, Z4
-	VMOVUPS      Z4, 256(AX)
-	VPSLLD       $0x08, Z7, Z7
-	VPADDD       Z7, Z6, Z6
-	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(DI), Z12
-	VMULPS       Z12, Z6, Z6
-	VMULPS       64(R8), Z6, Z6
-	VMOVUPS      Z6, 320(AX)
-	VPSLLD       $0x08, Z9, Z9
-	VPADDD       Z9, Z8, Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(DI), Z12
-	VMULPS       Z12, Z8, Z8
-	VMULPS       (R8), Z8, Z8
-	VMOVUPS      Z8, 512(AX)
-	VPSLLD       $0x08, Z11, Z11
-	VPADDD       Z11, Z10, Z10
-	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(DI), Z12
-	VMULPS       Z12, Z10, Z10
-	VMULPS       64(R8), Z10, Z10
-	VMOVUPS      Z10, 576(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled8x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	MOVQ         R10, R11
-	MOVQ         CX, R12
-
-step0:
-	VMOVDQU      (R12), Y6
-	VMOVDQU      32(R12), Y7
-	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
-	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x08, Y6, Y6
-	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y2, Y2
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, DX
-	ADDQ         $0x00000080, R12
-	DECQ         R11
-	JNZ          step0
-	MOVQ         R10, R11
-	SHLQ         $0x03, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
-	VMULPS       Y6, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       (R8), Y2, Y2
-	VMOVUPS      Y2, 256(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       32(R8), Y3, Y3
-	VMOVUPS      Y3, 288(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       (R8), Y4, Y4
-	VMOVUPS      Y4, 512(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       32(R8), Y5, Y5
-	VMOVUPS      Y5, 544(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	MOVQ         R10, R11
-
-step1:
-	VMOVDQU      64(CX), Y6
-	VMOVDQU      96(CX), Y7
-	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
-	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
-	VPBROADCASTD (DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x08, Y6, Y6
-	VPSRLW       $0x08, Y7, Y7
-	VPBROADCASTD 4(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y2, Y2
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x08, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R11
-	JNZ          step1
-	MOVQ         R10, R11
-	SHLQ         $0x03, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
-	VMULPS       Y6, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       64(R8), Y2, Y2
-	VMOVUPS      Y2, 320(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       96(R8), Y3, Y3
-	VMOVUPS      Y3, 352(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       64(R8), Y4, Y4
-	VMOVUPS      Y4, 576(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       96(R8), Y5, Y5
-	VMOVUPS      Y5, 608(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x3x2AVX512(SB), NOSPLIT, $0-72
@@ -9218,6 +8929,363 @@ step1:
 	VBROADCASTSS 8(DI), Y1
 	VMULPS       Y1, Y5, Y5
 	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd8x3x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z12
+	VMOVDQU32    64(CX), Z13
+	VPBROADCASTD (DX), Z14
+	VPDPBUSD     Z14, Z12, Z0
+	VPDPBUSD     Z14, Z13, Z2
+	VPBROADCASTD (DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z12, Z1
+	VPDPBUSD     Z14, Z13, Z3
+	VPBROADCASTD (DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z12, Z4
+	VPDPBUSD     Z14, Z13, Z6
+	VPBROADCASTD (R11), Z14
+	VPDPBUSD     Z14, Z12, Z5
+	VPDPBUSD     Z14, Z13, Z7
+	VPBROADCASTD (R11)(BX*1), Z14
+	VPDPBUSD     Z14, Z12, Z8
+	VPDPBUSD     Z14, Z13, Z10
+	VPBROADCASTD (R11)(BX*2), Z14
+	VPDPBUSD     Z14, Z12, Z9
+	VPDPBUSD     Z14, Z13, Z11
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z12
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z0, Z0
+	VMULPS       Z12, Z0, Z0
+	VADDPS       (AX), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z12
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z13
+	VMULPS       Z13, Z2, Z2
+	VMULPS       Z12, Z2, Z2
+	VADDPS       64(AX), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    (R8), Z12
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z4, Z4
+	VMULPS       Z12, Z4, Z4
+	VADDPS       256(AX), Z4, Z4
+	VMOVUPS      Z4, 256(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    32(R8), Z12
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z13
+	VMULPS       Z13, Z6, Z6
+	VMULPS       Z12, Z6, Z6
+	VADDPS       320(AX), Z6, Z6
+	VMOVUPS      Z6, 320(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    (R8), Z12
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z8, Z8
+	VMULPS       Z12, Z8, Z8
+	VADDPS       512(AX), Z8, Z8
+	VMOVUPS      Z8, 512(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    32(R8), Z12
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z13
+	VMULPS       Z13, Z10, Z10
+	VMULPS       Z12, Z10, Z10
+	VADDPS       576(AX), Z10, Z10
+	VMOVUPS      Z10, 576(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd8x3x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       256(AX), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       288(AX), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       512(AX), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       544(AX), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPBROADCASTD 4(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       320(AX), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       352(AX), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       576(AX), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       608(AX), Y5, Y5
 	VMOVUPS      Y5, 608(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
@@ -10914,436 +10982,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled4x3x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (SI), Z1, Z1
-	VPXORD      Z4, Z4, Z4
-	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (SI), Z3, Z3
-	VPXORD      Z6, Z6, Z6
-	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(SI), Z5, Z5
-	VPXORD      Z8, Z8, Z8
-	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(SI), Z7, Z7
-	VPXORD      Z10, Z10, Z10
-	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(SI), Z9, Z9
-	VPXORD      Z12, Z12, Z12
-	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(SI), Z11, Z11
-	MOVQ        R10, R12
-
-step:
-	VMOVDQU32    (CX), Z13
-	VPANDD       Z0, Z13, Z14
-	VPSRLW       $0x04, Z13, Z13
-	VPANDD       Z0, Z13, Z13
-	VMOVDQU32    64(CX), Z15
-	VPANDD       Z0, Z15, Z16
-	VPSRLW       $0x04, Z15, Z15
-	VPANDD       Z0, Z15, Z15
-	VPBROADCASTD (DX), Z17
-	VPDPBUSD     Z17, Z14, Z1
-	VPDPBUSD     Z17, Z16, Z3
-	VPBROADCASTD (DX)(BX*1), Z17
-	VPDPBUSD     Z17, Z14, Z2
-	VPDPBUSD     Z17, Z16, Z4
-	VPBROADCASTD (DX)(BX*2), Z17
-	VPDPBUSD     Z17, Z14, Z5
-	VPDPBUSD     Z17, Z16, Z7
-	VPBROADCASTD (R11), Z17
-	VPDPBUSD     Z17, Z14, Z6
-	VPDPBUSD     Z17, Z16, Z8
-	VPBROADCASTD (R11)(BX*1), Z17
-	VPDPBUSD     Z17, Z14, Z9
-	VPDPBUSD     Z17, Z16, Z11
-	VPBROADCASTD (R11)(BX*2), Z17
-	VPDPBUSD     Z17, Z14, Z10
-	VPDPBUSD     Z17, Z16, Z12
-	VPBROADCASTD 4(DX), Z14
-	VPDPBUSD     Z14, Z13, Z1
-	VPDPBUSD     Z14, Z15, Z3
-	VPBROADCASTD 4(DX)(BX*1), Z14
-	VPDPBUSD     Z14, Z13, Z2
-	VPDPBUSD     Z14, Z15, Z4
-	VPBROADCASTD 4(DX)(BX*2), Z14
-	VPDPBUSD     Z14, Z13, Z5
-	VPDPBUSD     Z14, Z15, Z7
-	VPBROADCASTD 4(R11), Z14
-	VPDPBUSD     Z14, Z13, Z6
-	VPDPBUSD     Z14, Z15, Z8
-	VPBROADCASTD 4(R11)(BX*1), Z14
-	VPDPBUSD     Z14, Z13, Z9
-	VPDPBUSD     Z14, Z15, Z11
-	VPBROADCASTD 4(R11)(BX*2), Z14
-	VPDPBUSD     Z14, Z13, Z10
-	VPDPBUSD     Z14, Z15, Z12
-	ADDQ         $0x08, DX
-	ADDQ         $0x08, R11
-	ADDQ         $0x00000080, CX
-	DECQ         R12
-	JNZ          step
-	MOVQ         R10, R12
-	SHLQ         $0x03, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VPSLLD       $0x08, Z2, Z2
-	VPADDD       Z2, Z1, Z1
-	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z13
-	VMULPS       Z13, Z1, Z1
-	VMULPS       (R8), Z1, Z1
-	VMOVUPS      Z1, (AX)
-	VPSLLD       $0x08, Z4, Z4
-	VPADDD       Z4, Z3, Z3
-	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z13
-	VMULPS       Z13, Z3, Z3
-	VMULPS       64(R8), Z3, Z3
-	VMOVUPS      Z3, 64(AX)
-	VPSLLD       $0x08, Z6, Z6
-	VPADDD       Z6, Z5, Z5
-	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(DI), Z13
-	VMULPS       Z13, Z5, Z5
-	VMULPS       (R8), Z5, Z5
-	VMOVUPS      Z5, 256(AX)
-	VPSLLD       $0x08, Z8, Z8
-	VPADDD       Z8, Z7, Z7
-	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(DI), Z13
-	VMULPS       Z13, Z7, Z7
-	VMULPS       64(R8), Z7, Z7
-	VMOVUPS      Z7, 320(AX)
-	VPSLLD       $0x08, Z10, Z10
-	VPADDD       Z10, Z9, Z9
-	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(DI), Z13
-	VMULPS       Z13, Z9, Z9
-	VMULPS       (R8), Z9, Z9
-	VMOVUPS      Z9, 512(AX)
-	VPSLLD       $0x08, Z12, Z12
-	VPADDD       Z12, Z11, Z11
-	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(DI), Z13
-	VMULPS       Z13, Z11, Z11
-	VMULPS       64(R8), Z11, Z11
-	VMOVUPS      Z11, 576(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled4x3x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	MOVQ         R10, R11
-	MOVQ         CX, R12
-
-step0:
-	VMOVDQU      (R12), Y6
-	VMOVDQU      32(R12), Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x08, Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
-	VPSRLW       $0x08, Y7, Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x04, Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
-	VPSRLW       $0x04, Y7, Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 8(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 8(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x0c, Y6, Y6
-	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 12(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y2, Y2
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 12(DX)(BX*2), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, DX
-	ADDQ         $0x00000080, R12
-	DECQ         R11
-	JNZ          step0
-	MOVQ         R10, R11
-	SHLQ         $0x04, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
-	VMULPS       Y6, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       (R8), Y2, Y2
-	VMOVUPS      Y2, 256(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       32(R8), Y3, Y3
-	VMOVUPS      Y3, 288(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       (R8), Y4, Y4
-	VMOVUPS      Y4, 512(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       32(R8), Y5, Y5
-	VMOVUPS      Y5, 544(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	MOVQ         R10, R11
-
-step1:
-	VMOVDQU      64(CX), Y6
-	VMOVDQU      96(CX), Y7
-	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
-	VPBROADCASTD (DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x08, Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
-	VPSRLW       $0x08, Y7, Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x04, Y6, Y8
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
-	VPSRLW       $0x04, Y7, Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 8(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 8(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y5, Y5
-	VPSRLW       $0x0c, Y6, Y6
-	VPSRLW       $0x0c, Y7, Y7
-	VPBROADCASTD 12(DX), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y0, Y0
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y1, Y1
-	VPBROADCASTD 12(DX)(BX*1), Y8
-	VPMADDWD     Y8, Y6, Y9
-	VPADDD       Y9, Y2, Y2
-	VPMADDWD     Y8, Y7, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 12(DX)(BX*2), Y8
-	VPMADDWD     Y8, Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPMADDWD     Y8, Y7, Y6
-	VPADDD       Y6, Y5, Y5
-	ADDQ         $0x10, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R11
-	JNZ          step1
-	MOVQ         R10, R11
-	SHLQ         $0x04, R11
-	SUBQ         R11, DX
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y6
-	VMULPS       Y6, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       64(R8), Y2, Y2
-	VMOVUPS      Y2, 320(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       96(R8), Y3, Y3
-	VMOVUPS      Y3, 352(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       64(R8), Y4, Y4
-	VMOVUPS      Y4, 576(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       96(R8), Y5, Y5
-	VMOVUPS      Y5, 608(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x3x2AVX512(SB), NOSPLIT, $0-72
@@ -11784,6 +11422,464 @@ step1:
 	VBROADCASTSS 8(DI), Y1
 	VMULPS       Y1, Y5, Y5
 	VMULPS       Y0, Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd4x3x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z13
+	VPANDD       Z0, Z13, Z14
+	VPSRLW       $0x04, Z13, Z13
+	VPANDD       Z0, Z13, Z13
+	VMOVDQU32    64(CX), Z15
+	VPANDD       Z0, Z15, Z16
+	VPSRLW       $0x04, Z15, Z15
+	VPANDD       Z0, Z15, Z15
+	VPBROADCASTD (DX), Z17
+	VPDPBUSD     Z17, Z14, Z1
+	VPDPBUSD     Z17, Z16, Z3
+	VPBROADCASTD (DX)(BX*1), Z17
+	VPDPBUSD     Z17, Z14, Z2
+	VPDPBUSD     Z17, Z16, Z4
+	VPBROADCASTD (DX)(BX*2), Z17
+	VPDPBUSD     Z17, Z14, Z5
+	VPDPBUSD     Z17, Z16, Z7
+	VPBROADCASTD (R11), Z17
+	VPDPBUSD     Z17, Z14, Z6
+	VPDPBUSD     Z17, Z16, Z8
+	VPBROADCASTD (R11)(BX*1), Z17
+	VPDPBUSD     Z17, Z14, Z9
+	VPDPBUSD     Z17, Z16, Z11
+	VPBROADCASTD (R11)(BX*2), Z17
+	VPDPBUSD     Z17, Z14, Z10
+	VPDPBUSD     Z17, Z16, Z12
+	VPBROADCASTD 4(DX), Z14
+	VPDPBUSD     Z14, Z13, Z1
+	VPDPBUSD     Z14, Z15, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z13, Z2
+	VPDPBUSD     Z14, Z15, Z4
+	VPBROADCASTD 4(DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z13, Z5
+	VPDPBUSD     Z14, Z15, Z7
+	VPBROADCASTD 4(R11), Z14
+	VPDPBUSD     Z14, Z13, Z6
+	VPDPBUSD     Z14, Z15, Z8
+	VPBROADCASTD 4(R11)(BX*1), Z14
+	VPDPBUSD     Z14, Z13, Z9
+	VPDPBUSD     Z14, Z15, Z11
+	VPBROADCASTD 4(R11)(BX*2), Z14
+	VPDPBUSD     Z14, Z13, Z10
+	VPDPBUSD     Z14, Z15, Z12
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z13
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z14
+	VMULPS       Z14, Z1, Z1
+	VMULPS       Z13, Z1, Z1
+	VADDPS       (AX), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z13
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z14
+	VMULPS       Z14, Z3, Z3
+	VMULPS       Z13, Z3, Z3
+	VADDPS       64(AX), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTPH2PS    (R8), Z13
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       Z14, Z5, Z5
+	VMULPS       Z13, Z5, Z5
+	VADDPS       256(AX), Z5, Z5
+	VMOVUPS      Z5, 256(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTPH2PS    32(R8), Z13
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       Z14, Z7, Z7
+	VMULPS       Z13, Z7, Z7
+	VADDPS       320(AX), Z7, Z7
+	VMOVUPS      Z7, 320(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTPH2PS    (R8), Z13
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       Z14, Z9, Z9
+	VMULPS       Z13, Z9, Z9
+	VADDPS       512(AX), Z9, Z9
+	VMOVUPS      Z9, 512(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTPH2PS    32(R8), Z13
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       Z14, Z11, Z11
+	VMULPS       Z13, Z11, Z11
+	VADDPS       576(AX), Z11, Z11
+	VMOVUPS      Z11, 576(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd4x3x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	VMOVDQU      (R12), Y6
+	VMOVDQU      32(R12), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       256(AX), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       288(AX), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       512(AX), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       544(AX), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y6
+	VMOVDQU      96(CX), Y7
+	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y7, Y9
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x08, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x08, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x04, Y6, Y8
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y8
+	VPSRLW       $0x04, Y7, Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y9
+	VPBROADCASTD 8(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y5, Y5
+	VPSRLW       $0x0c, Y6, Y6
+	VPSRLW       $0x0c, Y7, Y7
+	VPBROADCASTD 12(DX), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y0, Y0
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y8
+	VPMADDWD     Y8, Y6, Y9
+	VPADDD       Y9, Y2, Y2
+	VPMADDWD     Y8, Y7, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y8
+	VPMADDWD     Y8, Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VPMADDWD     Y8, Y7, Y6
+	VPADDD       Y6, Y5, Y5
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y6
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       320(AX), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       352(AX), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       576(AX), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       608(AX), Y5, Y5
 	VMOVUPS      Y5, 608(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
@@ -14370,423 +14466,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled8x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-	MOVQ       R11, R12
-	ADDQ       BX, R12
-	LEAQ       (R12)(BX*2), R12
-
-block:
-	VPXORD      Z1, Z1, Z1
-	VPXORD      Z0, Z0, Z0
-	VPSUBD.BCST (SI), Z0, Z0
-	VPXORD      Z3, Z3, Z3
-	VPXORD      Z2, Z2, Z2
-	VPSUBD.BCST (SI), Z2, Z2
-	VPXORD      Z5, Z5, Z5
-	VPXORD      Z4, Z4, Z4
-	VPSUBD.BCST 4(SI), Z4, Z4
-	VPXORD      Z7, Z7, Z7
-	VPXORD      Z6, Z6, Z6
-	VPSUBD.BCST 4(SI), Z6, Z6
-	VPXORD      Z9, Z9, Z9
-	VPXORD      Z8, Z8, Z8
-	VPSUBD.BCST 8(SI), Z8, Z8
-	VPXORD      Z11, Z11, Z11
-	VPXORD      Z10, Z10, Z10
-	VPSUBD.BCST 8(SI), Z10, Z10
-	VPXORD      Z13, Z13, Z13
-	VPXORD      Z12, Z12, Z12
-	VPSUBD.BCST 12(SI), Z12, Z12
-	VPXORD      Z15, Z15, Z15
-	VPXORD      Z14, Z14, Z14
-	VPSUBD.BCST 12(SI), Z14, Z14
-	MOVQ        R10, R13
-
-step:
-	VMOVDQU32    (CX), Z16
-	VMOVDQU32    64(CX), Z17
-	VPBROADCASTD (DX), Z18
-	VPDPBUSD     Z18, Z16, Z0
-	VPDPBUSD     Z18, Z17, Z2
-	VPBROADCASTD (DX)(BX*1), Z18
-	VPDPBUSD     Z18, Z16, Z1
-	VPDPBUSD     Z18, Z17, Z3
-	VPBROADCASTD (DX)(BX*2), Z18
-	VPDPBUSD     Z18, Z16, Z4
-	VPDPBUSD     Z18, Z17, Z6
-	VPBROADCASTD (R11), Z18
-	VPDPBUSD     Z18, Z16, Z5
-	VPDPBUSD     Z18, Z17, Z7
-	VPBROADCASTD (R11)(BX*1), Z18
-	VPDPBUSD     Z18, Z16, Z8
-	VPDPBUSD     Z18, Z17, Z10
-	VPBROADCASTD (R11)(BX*2), Z18
-	VPDPBUSD     Z18, Z16, Z9
-	VPDPBUSD     Z18, Z17, Z11
-	VPBROADCASTD (R12), Z18
-	VPDPBUSD     Z18, Z16, Z12
-	VPDPBUSD     Z18, Z17, Z14
-	VPBROADCASTD (R12)(BX*1), Z18
-	VPDPBUSD     Z18, Z16, Z13
-	VPDPBUSD     Z18, Z17, Z15
-	ADDQ         $0x04, DX
-	ADDQ         $0x04, R11
-	ADDQ         $0x04, R12
-	ADDQ         $0x00000080, CX
-	DECQ         R13
-	JNZ          step
-	MOVQ         R10, R13
-	SHLQ         $0x02, R13
-	SUBQ         R13, DX
-	SUBQ         R13, R11
-	SUBQ         R13, R12
-	VPSLLD       $0x08, Z1, Z1
-	VPADDD       Z1, Z0, Z0
-	VCVTDQ2PS    Z0, Z0
-	VBROADCASTSS (DI), Z16
-	VMULPS       Z16, Z0, Z0
-	VMULPS       (R8), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VPSLLD       $0x08, Z3, Z3
-	VPADDD       Z3, Z2, Z2
-	VCVTDQ2PS    Z2, Z2
-	VBROADCASTSS (DI), Z16
-	VMULPS       Z16, Z2, Z2
-	VMULPS       64(R8), Z2, Z2
-	VMOVUPS      Z2, 64(AX)
-	VPSLLD       $0x08, Z5, Z5
-	VPADDD       Z5, Z4, Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(DI), Z16
-	VMULPS       Z16, Z4, Z4
-	VMULPS       (R8), Z4, Z4
-	VMOVUPS      Z4, 256(AX)
-	VPSLLD       $0x08, Z7, Z7
-	VPADDD       Z7, Z6, Z6
-	VCVTDQ2PS    Z6, Z6
-	VBROADCASTSS 4(DI), Z16
-	VMULPS       Z16, Z6, Z6
-	VMULPS       64(R8), Z6, Z6
-	VMOVUPS      Z6, 320(AX)
-	VPSLLD       $0x08, Z9, Z9
-	VPADDD       Z9, Z8, Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(DI), Z16
-	VMULPS       Z16, Z8, Z8
-	VMULPS       (R8), Z8, Z8
-	VMOVUPS      Z8, 512(AX)
-	VPSLLD       $0x08, Z11, Z11
-	VPADDD       Z11, Z10, Z10
-	VCVTDQ2PS    Z10, Z10
-	VBROADCASTSS 8(DI), Z16
-	VMULPS       Z16, Z10, Z10
-	VMULPS       64(R8), Z10, Z10
-	VMOVUPS      Z10, 576(AX)
-	VPSLLD       $0x08, Z13, Z13
-	VPADDD       Z13, Z12, Z12
-	VCVTDQ2PS    Z12, Z12
-	VBROADCASTSS 12(DI), Z16
-	VMULPS       Z16, Z12, Z12
-	VMULPS       (R8), Z12, Z12
-	VMOVUPS      Z12, 768(AX)
-	VPSLLD       $0x08, Z15, Z15
-	VPADDD       Z15, Z14, Z14
-	VCVTDQ2PS    Z14, Z14
-	VBROADCASTSS 12(DI), Z16
-	VMULPS       Z16, Z14, Z14
-	VMULPS       64(R8), Z14, Z14
-	VMOVUPS      Z14, 832(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled8x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(SI), Y8
-	VPXOR        Y6, Y6, Y6
-	VPSUBD       Y8, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPSUBD       Y8, Y7, Y7
-	MOVQ         R10, R12
-	MOVQ         CX, R13
-
-step0:
-	VMOVDQU      (R13), Y8
-	VMOVDQU      32(R13), Y9
-	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
-	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD (R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x08, Y8, Y8
-	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y4, Y4
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 4(R11), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, DX
-	ADDQ         $0x08, R11
-	ADDQ         $0x00000080, R13
-	DECQ         R12
-	JNZ          step0
-	MOVQ         R10, R12
-	SHLQ         $0x03, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
-	VMULPS       Y8, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       (R8), Y2, Y2
-	VMOVUPS      Y2, 256(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       32(R8), Y3, Y3
-	VMOVUPS      Y3, 288(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       (R8), Y4, Y4
-	VMOVUPS      Y4, 512(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       32(R8), Y5, Y5
-	VMOVUPS      Y5, 544(AX)
-	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y6, Y6
-	VMULPS       (R8), Y6, Y6
-	VMOVUPS      Y6, 768(AX)
-	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y7, Y7
-	VMULPS       32(R8), Y7, Y7
-	VMOVUPS      Y7, 800(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(SI), Y8
-	VPXOR        Y6, Y6, Y6
-	VPSUBD       Y8, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPSUBD       Y8, Y7, Y7
-	MOVQ         R10, R12
-
-step1:
-	VMOVDQU      64(CX), Y8
-	VMOVDQU      96(CX), Y9
-	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
-	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
-	VPBROADCASTD (DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD (R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x08, Y8, Y8
-	VPSRLW       $0x08, Y9, Y9
-	VPBROADCASTD 4(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y4, Y4
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 4(R11), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x08, DX
-	ADDQ         $0x08, R11
-	ADDQ         $0x00000080, CX
-	DECQ         R12
-	JNZ          step1
-	MOVQ         R10, R12
-	SHLQ         $0x03, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
-	VMULPS       Y8, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       64(R8), Y2, Y2
-	VMOVUPS      Y2, 320(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       96(R8), Y3, Y3
-	VMOVUPS      Y3, 352(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       64(R8), Y4, Y4
-	VMOVUPS      Y4, 576(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       96(R8), Y5, Y5
-	VMOVUPS      Y5, 608(AX)
-	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y6, Y6
-	VMULPS       64(R8), Y6, Y6
-	VMOVUPS      Y6, 832(AX)
-	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y7, Y7
-	VMULPS       96(R8), Y7, Y7
-	VMOVUPS      Y7, 864(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf8x4x2AVX512(SB), NOSPLIT, $0-72
@@ -15220,6 +14899,463 @@ step1:
 	VBROADCASTSS 12(DI), Y1
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd8x4x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+	MOVQ R11, R12
+	ADDQ BX, R12
+	LEAQ (R12)(BX*2), R12
+
+block:
+	VPXORD      Z1, Z1, Z1
+	VPXORD      Z0, Z0, Z0
+	VPSUBD.BCST (SI), Z0, Z0
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 8(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 12(SI), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(SI), Z14, Z14
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z16
+	VMOVDQU32    64(CX), Z17
+	VPBROADCASTD (DX), Z18
+	VPDPBUSD     Z18, Z16, Z0
+	VPDPBUSD     Z18, Z17, Z2
+	VPBROADCASTD (DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z16, Z1
+	VPDPBUSD     Z18, Z17, Z3
+	VPBROADCASTD (DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z16, Z4
+	VPDPBUSD     Z18, Z17, Z6
+	VPBROADCASTD (R11), Z18
+	VPDPBUSD     Z18, Z16, Z5
+	VPDPBUSD     Z18, Z17, Z7
+	VPBROADCASTD (R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z16, Z8
+	VPDPBUSD     Z18, Z17, Z10
+	VPBROADCASTD (R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z16, Z9
+	VPDPBUSD     Z18, Z17, Z11
+	VPBROADCASTD (R12), Z18
+	VPDPBUSD     Z18, Z16, Z12
+	VPDPBUSD     Z18, Z17, Z14
+	VPBROADCASTD (R12)(BX*1), Z18
+	VPDPBUSD     Z18, Z16, Z13
+	VPDPBUSD     Z18, Z17, Z15
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x02, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z1, Z1
+	VPADDD       Z1, Z0, Z0
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z0, Z0
+	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z0, Z0
+	VMULPS       Z16, Z0, Z0
+	VADDPS       (AX), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z17
+	VMULPS       Z17, Z2, Z2
+	VMULPS       Z16, Z2, Z2
+	VADDPS       64(AX), Z2, Z2
+	VMOVUPS      Z2, 64(AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z4, Z4
+	VMULPS       Z16, Z4, Z4
+	VADDPS       256(AX), Z4, Z4
+	VMOVUPS      Z4, 256(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z17
+	VMULPS       Z17, Z6, Z6
+	VMULPS       Z16, Z6, Z6
+	VADDPS       320(AX), Z6, Z6
+	VMOVUPS      Z6, 320(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z8, Z8
+	VMULPS       Z16, Z8, Z8
+	VADDPS       512(AX), Z8, Z8
+	VMOVUPS      Z8, 512(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z17
+	VMULPS       Z17, Z10, Z10
+	VMULPS       Z16, Z10, Z10
+	VADDPS       576(AX), Z10, Z10
+	VMOVUPS      Z10, 576(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTPH2PS    (R8), Z16
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z12, Z12
+	VMULPS       Z16, Z12, Z12
+	VADDPS       768(AX), Z12, Z12
+	VMOVUPS      Z12, 768(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTPH2PS    32(R8), Z16
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(DI), Z17
+	VMULPS       Z17, Z14, Z14
+	VMULPS       Z16, Z14, Z14
+	VADDPS       832(AX), Z14, Z14
+	VMOVUPS      Z14, 832(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd8x4x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 4(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    (R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       256(AX), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       288(AX), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       512(AX), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       544(AX), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VADDPS       768(AX), Y6, Y6
+	VMOVUPS      Y6, 768(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VADDPS       800(AX), Y7, Y7
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPBROADCASTD 4(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 4(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    32(R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       320(AX), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       352(AX), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       576(AX), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       608(AX), Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VADDPS       832(AX), Y6, Y6
+	VMOVUPS      Y6, 832(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VADDPS       864(AX), Y7, Y7
 	VMOVUPS      Y7, 864(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX
@@ -17364,550 +17500,6 @@ step1:
 	VZEROUPPER
 	RET
 
-// func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
-TEXT ·scoreScaled4x4x2AVX512(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	VMOVDQU32  decodeWord0f0f0f0f<>+0(SB), Z0
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-	MOVQ       R11, R12
-	ADDQ       BX, R12
-	LEAQ       (R12)(BX*2), R12
-
-block:
-	VPXORD      Z2, Z2, Z2
-	VPXORD      Z1, Z1, Z1
-	VPSUBD.BCST (SI), Z1, Z1
-	VPXORD      Z4, Z4, Z4
-	VPXORD      Z3, Z3, Z3
-	VPSUBD.BCST (SI), Z3, Z3
-	VPXORD      Z6, Z6, Z6
-	VPXORD      Z5, Z5, Z5
-	VPSUBD.BCST 4(SI), Z5, Z5
-	VPXORD      Z8, Z8, Z8
-	VPXORD      Z7, Z7, Z7
-	VPSUBD.BCST 4(SI), Z7, Z7
-	VPXORD      Z10, Z10, Z10
-	VPXORD      Z9, Z9, Z9
-	VPSUBD.BCST 8(SI), Z9, Z9
-	VPXORD      Z12, Z12, Z12
-	VPXORD      Z11, Z11, Z11
-	VPSUBD.BCST 8(SI), Z11, Z11
-	VPXORD      Z14, Z14, Z14
-	VPXORD      Z13, Z13, Z13
-	VPSUBD.BCST 12(SI), Z13, Z13
-	VPXORD      Z16, Z16, Z16
-	VPXORD      Z15, Z15, Z15
-	VPSUBD.BCST 12(SI), Z15, Z15
-	MOVQ        R10, R13
-
-step:
-	VMOVDQU32    (CX), Z17
-	VPANDD       Z0, Z17, Z18
-	VPSRLW       $0x04, Z17, Z17
-	VPANDD       Z0, Z17, Z17
-	VMOVDQU32    64(CX), Z19
-	VPANDD       Z0, Z19, Z20
-	VPSRLW       $0x04, Z19, Z19
-	VPANDD       Z0, Z19, Z19
-	VPBROADCASTD (DX), Z21
-	VPDPBUSD     Z21, Z18, Z1
-	VPDPBUSD     Z21, Z20, Z3
-	VPBROADCASTD (DX)(BX*1), Z21
-	VPDPBUSD     Z21, Z18, Z2
-	VPDPBUSD     Z21, Z20, Z4
-	VPBROADCASTD (DX)(BX*2), Z21
-	VPDPBUSD     Z21, Z18, Z5
-	VPDPBUSD     Z21, Z20, Z7
-	VPBROADCASTD (R11), Z21
-	VPDPBUSD     Z21, Z18, Z6
-	VPDPBUSD     Z21, Z20, Z8
-	VPBROADCASTD (R11)(BX*1), Z21
-	VPDPBUSD     Z21, Z18, Z9
-	VPDPBUSD     Z21, Z20, Z11
-	VPBROADCASTD (R11)(BX*2), Z21
-	VPDPBUSD     Z21, Z18, Z10
-	VPDPBUSD     Z21, Z20, Z12
-	VPBROADCASTD (R12), Z21
-	VPDPBUSD     Z21, Z18, Z13
-	VPDPBUSD     Z21, Z20, Z15
-	VPBROADCASTD (R12)(BX*1), Z21
-	VPDPBUSD     Z21, Z18, Z14
-	VPDPBUSD     Z21, Z20, Z16
-	VPBROADCASTD 4(DX), Z18
-	VPDPBUSD     Z18, Z17, Z1
-	VPDPBUSD     Z18, Z19, Z3
-	VPBROADCASTD 4(DX)(BX*1), Z18
-	VPDPBUSD     Z18, Z17, Z2
-	VPDPBUSD     Z18, Z19, Z4
-	VPBROADCASTD 4(DX)(BX*2), Z18
-	VPDPBUSD     Z18, Z17, Z5
-	VPDPBUSD     Z18, Z19, Z7
-	VPBROADCASTD 4(R11), Z18
-	VPDPBUSD     Z18, Z17, Z6
-	VPDPBUSD     Z18, Z19, Z8
-	VPBROADCASTD 4(R11)(BX*1), Z18
-	VPDPBUSD     Z18, Z17, Z9
-	VPDPBUSD     Z18, Z19, Z11
-	VPBROADCASTD 4(R11)(BX*2), Z18
-	VPDPBUSD     Z18, Z17, Z10
-	VPDPBUSD     Z18, Z19, Z12
-	VPBROADCASTD 4(R12), Z18
-	VPDPBUSD     Z18, Z17, Z13
-	VPDPBUSD     Z18, Z19, Z15
-	VPBROADCASTD 4(R12)(BX*1), Z18
-	VPDPBUSD     Z18, Z17, Z14
-	VPDPBUSD     Z18, Z19, Z16
-	ADDQ         $0x08, DX
-	ADDQ         $0x08, R11
-	ADDQ         $0x08, R12
-	ADDQ         $0x00000080, CX
-	DECQ         R13
-	JNZ          step
-	MOVQ         R10, R13
-	SHLQ         $0x03, R13
-	SUBQ         R13, DX
-	SUBQ         R13, R11
-	SUBQ         R13, R12
-	VPSLLD       $0x08, Z2, Z2
-	VPADDD       Z2, Z1, Z1
-	VCVTDQ2PS    Z1, Z1
-	VBROADCASTSS (DI), Z17
-	VMULPS       Z17, Z1, Z1
-	VMULPS       (R8), Z1, Z1
-	VMOVUPS      Z1, (AX)
-	VPSLLD       $0x08, Z4, Z4
-	VPADDD       Z4, Z3, Z3
-	VCVTDQ2PS    Z3, Z3
-	VBROADCASTSS (DI), Z17
-	VMULPS       Z17, Z3, Z3
-	VMULPS       64(R8), Z3, Z3
-	VMOVUPS      Z3, 64(AX)
-	VPSLLD       $0x08, Z6, Z6
-	VPADDD       Z6, Z5, Z5
-	VCVTDQ2PS    Z5, Z5
-	VBROADCASTSS 4(DI), Z17
-	VMULPS       Z17, Z5, Z5
-	VMULPS       (R8), Z5, Z5
-	VMOVUPS      Z5, 256(AX)
-	VPSLLD       $0x08, Z8, Z8
-	VPADDD       Z8, Z7, Z7
-	VCVTDQ2PS    Z7, Z7
-	VBROADCASTSS 4(DI), Z17
-	VMULPS       Z17, Z7, Z7
-	VMULPS       64(R8), Z7, Z7
-	VMOVUPS      Z7, 320(AX)
-	VPSLLD       $0x08, Z10, Z10
-	VPADDD       Z10, Z9, Z9
-	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS 8(DI), Z17
-	VMULPS       Z17, Z9, Z9
-	VMULPS       (R8), Z9, Z9
-	VMOVUPS      Z9, 512(AX)
-	VPSLLD       $0x08, Z12, Z12
-	VPADDD       Z12, Z11, Z11
-	VCVTDQ2PS    Z11, Z11
-	VBROADCASTSS 8(DI), Z17
-	VMULPS       Z17, Z11, Z11
-	VMULPS       64(R8), Z11, Z11
-	VMOVUPS      Z11, 576(AX)
-	VPSLLD       $0x08, Z14, Z14
-	VPADDD       Z14, Z13, Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 12(DI), Z17
-	VMULPS       Z17, Z13, Z13
-	VMULPS       (R8), Z13, Z13
-	VMOVUPS      Z13, 768(AX)
-	VPSLLD       $0x08, Z16, Z16
-	VPADDD       Z16, Z15, Z15
-	VCVTDQ2PS    Z15, Z15
-	VBROADCASTSS 12(DI), Z17
-	VMULPS       Z17, Z15, Z15
-	VMULPS       64(R8), Z15, Z15
-	VMOVUPS      Z15, 832(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·scoreScaled4x4x2AVX2(SB), NOSPLIT, $0-72
-	MOVQ       z+0(FP), AX
-	MOVQ       codes+8(FP), CX
-	MOVQ       coef+16(FP), DX
-	MOVQ       plane+24(FP), BX
-	MOVQ       bias+32(FP), SI
-	MOVQ       unit+40(FP), DI
-	MOVQ       scale+48(FP), R8
-	MOVQ       blocks+56(FP), R9
-	MOVQ       steps+64(FP), R10
-	PREFETCHT0 -64(CX)
-	PREFETCHT0 -128(CX)
-	PREFETCHT0 -192(CX)
-	PREFETCHT0 -256(CX)
-	ADDQ       BX, BX
-	MOVQ       DX, R11
-	ADDQ       BX, R11
-	LEAQ       (R11)(BX*2), R11
-
-block:
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(SI), Y8
-	VPXOR        Y6, Y6, Y6
-	VPSUBD       Y8, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPSUBD       Y8, Y7, Y7
-	MOVQ         R10, R12
-	MOVQ         CX, R13
-
-step0:
-	VMOVDQU      (R13), Y8
-	VMOVDQU      32(R13), Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD (R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x08, Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
-	VPSRLW       $0x08, Y9, Y11
-	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 4(R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x04, Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
-	VPSRLW       $0x04, Y9, Y11
-	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 8(DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 8(DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 8(R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x0c, Y8, Y8
-	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 12(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 12(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y4, Y4
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 12(R11), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, DX
-	ADDQ         $0x10, R11
-	ADDQ         $0x00000080, R13
-	DECQ         R12
-	JNZ          step0
-	MOVQ         R10, R12
-	SHLQ         $0x04, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
-	VMULPS       Y8, Y0, Y0
-	VMULPS       (R8), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       32(R8), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       (R8), Y2, Y2
-	VMOVUPS      Y2, 256(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       32(R8), Y3, Y3
-	VMOVUPS      Y3, 288(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       (R8), Y4, Y4
-	VMOVUPS      Y4, 512(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       32(R8), Y5, Y5
-	VMOVUPS      Y5, 544(AX)
-	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y6, Y6
-	VMULPS       (R8), Y6, Y6
-	VMOVUPS      Y6, 768(AX)
-	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y7, Y7
-	VMULPS       32(R8), Y7, Y7
-	VMOVUPS      Y7, 800(AX)
-	VPBROADCASTD (SI), Y2
-	VPXOR        Y0, Y0, Y0
-	VPSUBD       Y2, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPSUBD       Y2, Y1, Y1
-	VPBROADCASTD 4(SI), Y4
-	VPXOR        Y2, Y2, Y2
-	VPSUBD       Y4, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPSUBD       Y4, Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPXOR        Y4, Y4, Y4
-	VPSUBD       Y6, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPSUBD       Y6, Y5, Y5
-	VPBROADCASTD 12(SI), Y8
-	VPXOR        Y6, Y6, Y6
-	VPSUBD       Y8, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	VPSUBD       Y8, Y7, Y7
-	MOVQ         R10, R12
-
-step1:
-	VMOVDQU      64(CX), Y8
-	VMOVDQU      96(CX), Y9
-	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
-	VPBROADCASTD (DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD (DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD (DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD (R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x08, Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
-	VPSRLW       $0x08, Y9, Y11
-	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 4(DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 4(DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 4(R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x04, Y8, Y10
-	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
-	VPSRLW       $0x04, Y9, Y11
-	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(DX), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y0, Y0
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y1, Y1
-	VPBROADCASTD 8(DX)(BX*1), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y2, Y2
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y3, Y3
-	VPBROADCASTD 8(DX)(BX*2), Y12
-	VPMADDWD     Y12, Y10, Y13
-	VPADDD       Y13, Y4, Y4
-	VPMADDWD     Y12, Y11, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 8(R11), Y12
-	VPMADDWD     Y12, Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPMADDWD     Y12, Y11, Y10
-	VPADDD       Y10, Y7, Y7
-	VPSRLW       $0x0c, Y8, Y8
-	VPSRLW       $0x0c, Y9, Y9
-	VPBROADCASTD 12(DX), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y0, Y0
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y1, Y1
-	VPBROADCASTD 12(DX)(BX*1), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y2, Y2
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 12(DX)(BX*2), Y10
-	VPMADDWD     Y10, Y8, Y11
-	VPADDD       Y11, Y4, Y4
-	VPMADDWD     Y10, Y9, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 12(R11), Y10
-	VPMADDWD     Y10, Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMADDWD     Y10, Y9, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         $0x10, DX
-	ADDQ         $0x10, R11
-	ADDQ         $0x00000080, CX
-	DECQ         R12
-	JNZ          step1
-	MOVQ         R10, R12
-	SHLQ         $0x04, R12
-	SUBQ         R12, DX
-	SUBQ         R12, R11
-	VCVTDQ2PS    Y0, Y0
-	VBROADCASTSS (DI), Y8
-	VMULPS       Y8, Y0, Y0
-	VMULPS       64(R8), Y0, Y0
-	VMOVUPS      Y0, 64(AX)
-	VCVTDQ2PS    Y1, Y1
-	VBROADCASTSS (DI), Y0
-	VMULPS       Y0, Y1, Y1
-	VMULPS       96(R8), Y1, Y1
-	VMOVUPS      Y1, 96(AX)
-	VCVTDQ2PS    Y2, Y2
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y2, Y2
-	VMULPS       64(R8), Y2, Y2
-	VMOVUPS      Y2, 320(AX)
-	VCVTDQ2PS    Y3, Y3
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       Y0, Y3, Y3
-	VMULPS       96(R8), Y3, Y3
-	VMOVUPS      Y3, 352(AX)
-	VCVTDQ2PS    Y4, Y4
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y4, Y4
-	VMULPS       64(R8), Y4, Y4
-	VMOVUPS      Y4, 576(AX)
-	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       Y0, Y5, Y5
-	VMULPS       96(R8), Y5, Y5
-	VMOVUPS      Y5, 608(AX)
-	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y6, Y6
-	VMULPS       64(R8), Y6, Y6
-	VMOVUPS      Y6, 832(AX)
-	VCVTDQ2PS    Y7, Y7
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       Y0, Y7, Y7
-	VMULPS       96(R8), Y7, Y7
-	VMOVUPS      Y7, 864(AX)
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000080, AX
-	DECQ         R9
-	JNZ          block
-	VZEROUPPER
-	RET
-
 // func scoreHalf4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
 TEXT ·scoreHalf4x4x2AVX512(SB), NOSPLIT, $0-72
@@ -18468,6 +18060,590 @@ step1:
 	VBROADCASTSS 12(DI), Y1
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y0, Y7, Y7
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAdd4x4x2AVX512(SB), NOSPLIT, $0-72
+	MOVQ      z+0(FP), AX
+	MOVQ      codes+8(FP), CX
+	MOVQ      coef+16(FP), DX
+	MOVQ      plane+24(FP), BX
+	MOVQ      bias+32(FP), SI
+	MOVQ      unit+40(FP), DI
+	MOVQ      scale+48(FP), R8
+	MOVQ      blocks+56(FP), R9
+	MOVQ      steps+64(FP), R10
+	VMOVDQU32 decodeWord0f0f0f0f<>+0(SB), Z0
+	MOVQ      DX, R11
+	ADDQ      BX, R11
+	LEAQ      (R11)(BX*2), R11
+	MOVQ      R11, R12
+	ADDQ      BX, R12
+	LEAQ      (R12)(BX*2), R12
+
+block:
+	VPXORD      Z2, Z2, Z2
+	VPXORD      Z1, Z1, Z1
+	VPSUBD.BCST (SI), Z1, Z1
+	VPXORD      Z4, Z4, Z4
+	VPXORD      Z3, Z3, Z3
+	VPSUBD.BCST (SI), Z3, Z3
+	VPXORD      Z6, Z6, Z6
+	VPXORD      Z5, Z5, Z5
+	VPSUBD.BCST 4(SI), Z5, Z5
+	VPXORD      Z8, Z8, Z8
+	VPXORD      Z7, Z7, Z7
+	VPSUBD.BCST 4(SI), Z7, Z7
+	VPXORD      Z10, Z10, Z10
+	VPXORD      Z9, Z9, Z9
+	VPSUBD.BCST 8(SI), Z9, Z9
+	VPXORD      Z12, Z12, Z12
+	VPXORD      Z11, Z11, Z11
+	VPSUBD.BCST 8(SI), Z11, Z11
+	VPXORD      Z14, Z14, Z14
+	VPXORD      Z13, Z13, Z13
+	VPSUBD.BCST 12(SI), Z13, Z13
+	VPXORD      Z16, Z16, Z16
+	VPXORD      Z15, Z15, Z15
+	VPSUBD.BCST 12(SI), Z15, Z15
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z17
+	VPANDD       Z0, Z17, Z18
+	VPSRLW       $0x04, Z17, Z17
+	VPANDD       Z0, Z17, Z17
+	VMOVDQU32    64(CX), Z19
+	VPANDD       Z0, Z19, Z20
+	VPSRLW       $0x04, Z19, Z19
+	VPANDD       Z0, Z19, Z19
+	VPBROADCASTD (DX), Z21
+	VPDPBUSD     Z21, Z18, Z1
+	VPDPBUSD     Z21, Z20, Z3
+	VPBROADCASTD (DX)(BX*1), Z21
+	VPDPBUSD     Z21, Z18, Z2
+	VPDPBUSD     Z21, Z20, Z4
+	VPBROADCASTD (DX)(BX*2), Z21
+	VPDPBUSD     Z21, Z18, Z5
+	VPDPBUSD     Z21, Z20, Z7
+	VPBROADCASTD (R11), Z21
+	VPDPBUSD     Z21, Z18, Z6
+	VPDPBUSD     Z21, Z20, Z8
+	VPBROADCASTD (R11)(BX*1), Z21
+	VPDPBUSD     Z21, Z18, Z9
+	VPDPBUSD     Z21, Z20, Z11
+	VPBROADCASTD (R11)(BX*2), Z21
+	VPDPBUSD     Z21, Z18, Z10
+	VPDPBUSD     Z21, Z20, Z12
+	VPBROADCASTD (R12), Z21
+	VPDPBUSD     Z21, Z18, Z13
+	VPDPBUSD     Z21, Z20, Z15
+	VPBROADCASTD (R12)(BX*1), Z21
+	VPDPBUSD     Z21, Z18, Z14
+	VPDPBUSD     Z21, Z20, Z16
+	VPBROADCASTD 4(DX), Z18
+	VPDPBUSD     Z18, Z17, Z1
+	VPDPBUSD     Z18, Z19, Z3
+	VPBROADCASTD 4(DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z17, Z2
+	VPDPBUSD     Z18, Z19, Z4
+	VPBROADCASTD 4(DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z17, Z5
+	VPDPBUSD     Z18, Z19, Z7
+	VPBROADCASTD 4(R11), Z18
+	VPDPBUSD     Z18, Z17, Z6
+	VPDPBUSD     Z18, Z19, Z8
+	VPBROADCASTD 4(R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z17, Z9
+	VPDPBUSD     Z18, Z19, Z11
+	VPBROADCASTD 4(R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z17, Z10
+	VPDPBUSD     Z18, Z19, Z12
+	VPBROADCASTD 4(R12), Z18
+	VPDPBUSD     Z18, Z17, Z13
+	VPDPBUSD     Z18, Z19, Z15
+	VPBROADCASTD 4(R12)(BX*1), Z18
+	VPDPBUSD     Z18, Z17, Z14
+	VPDPBUSD     Z18, Z19, Z16
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z2, Z2
+	VPADDD       Z2, Z1, Z1
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z1, Z1
+	VBROADCASTSS (DI), Z18
+	VMULPS       Z18, Z1, Z1
+	VMULPS       Z17, Z1, Z1
+	VADDPS       (AX), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPSLLD       $0x08, Z4, Z4
+	VPADDD       Z4, Z3, Z3
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z3, Z3
+	VBROADCASTSS (DI), Z18
+	VMULPS       Z18, Z3, Z3
+	VMULPS       Z17, Z3, Z3
+	VADDPS       64(AX), Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z6, Z5, Z5
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z5, Z5
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       Z18, Z5, Z5
+	VMULPS       Z17, Z5, Z5
+	VADDPS       256(AX), Z5, Z5
+	VMOVUPS      Z5, 256(AX)
+	VPSLLD       $0x08, Z8, Z8
+	VPADDD       Z8, Z7, Z7
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z7, Z7
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       Z18, Z7, Z7
+	VMULPS       Z17, Z7, Z7
+	VADDPS       320(AX), Z7, Z7
+	VMOVUPS      Z7, 320(AX)
+	VPSLLD       $0x08, Z10, Z10
+	VPADDD       Z10, Z9, Z9
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       Z18, Z9, Z9
+	VMULPS       Z17, Z9, Z9
+	VADDPS       512(AX), Z9, Z9
+	VMOVUPS      Z9, 512(AX)
+	VPSLLD       $0x08, Z12, Z12
+	VPADDD       Z12, Z11, Z11
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z11, Z11
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       Z18, Z11, Z11
+	VMULPS       Z17, Z11, Z11
+	VADDPS       576(AX), Z11, Z11
+	VMOVUPS      Z11, 576(AX)
+	VPSLLD       $0x08, Z14, Z14
+	VPADDD       Z14, Z13, Z13
+	VCVTPH2PS    (R8), Z17
+	VCVTDQ2PS    Z13, Z13
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       Z18, Z13, Z13
+	VMULPS       Z17, Z13, Z13
+	VADDPS       768(AX), Z13, Z13
+	VMOVUPS      Z13, 768(AX)
+	VPSLLD       $0x08, Z16, Z16
+	VPADDD       Z16, Z15, Z15
+	VCVTPH2PS    32(R8), Z17
+	VCVTDQ2PS    Z15, Z15
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       Z18, Z15, Z15
+	VMULPS       Z17, Z15, Z15
+	VADDPS       832(AX), Z15, Z15
+	VMOVUPS      Z15, 832(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAdd4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C
+TEXT ·scoreHalfAdd4x4x2AVX2(SB), NOSPLIT, $0-72
+	MOVQ z+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ coef+16(FP), DX
+	MOVQ plane+24(FP), BX
+	MOVQ bias+32(FP), SI
+	MOVQ unit+40(FP), DI
+	MOVQ scale+48(FP), R8
+	MOVQ blocks+56(FP), R9
+	MOVQ steps+64(FP), R10
+	ADDQ BX, BX
+	MOVQ DX, R11
+	ADDQ BX, R11
+	LEAQ (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	VMOVDQU      (R13), Y8
+	VMOVDQU      32(R13), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 4(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 8(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 12(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    (R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       256(AX), Y2, Y2
+	VMOVUPS      Y2, 256(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       288(AX), Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       512(AX), Y4, Y4
+	VMOVUPS      Y4, 512(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       544(AX), Y5, Y5
+	VMOVUPS      Y5, 544(AX)
+	VCVTPH2PS    (R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VADDPS       768(AX), Y6, Y6
+	VMOVUPS      Y6, 768(AX)
+	VCVTPH2PS    16(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VADDPS       800(AX), Y7, Y7
+	VMOVUPS      Y7, 800(AX)
+	VPBROADCASTD (SI), Y2
+	VPXOR        Y0, Y0, Y0
+	VPSUBD       Y2, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTD 4(SI), Y4
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y4, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y4, Y3, Y3
+	VPBROADCASTD 8(SI), Y6
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y6, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y6, Y5, Y5
+	VPBROADCASTD 12(SI), Y8
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y8, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y8, Y7, Y7
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y8
+	VMOVDQU      96(CX), Y9
+	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y9, Y11
+	VPBROADCASTD (DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD (DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD (DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD (R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x08, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x08, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 4(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 4(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 4(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 4(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x04, Y8, Y10
+	VPAND        decodeWord000f000f<>+0(SB), Y10, Y10
+	VPSRLW       $0x04, Y9, Y11
+	VPAND        decodeWord000f000f<>+0(SB), Y11, Y11
+	VPBROADCASTD 8(DX), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y0, Y0
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y1, Y1
+	VPBROADCASTD 8(DX)(BX*1), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y2, Y2
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y3, Y3
+	VPBROADCASTD 8(DX)(BX*2), Y12
+	VPMADDWD     Y12, Y10, Y13
+	VPADDD       Y13, Y4, Y4
+	VPMADDWD     Y12, Y11, Y12
+	VPADDD       Y12, Y5, Y5
+	VPBROADCASTD 8(R11), Y12
+	VPMADDWD     Y12, Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPMADDWD     Y12, Y11, Y10
+	VPADDD       Y10, Y7, Y7
+	VPSRLW       $0x0c, Y8, Y8
+	VPSRLW       $0x0c, Y9, Y9
+	VPBROADCASTD 12(DX), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y0, Y0
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y1, Y1
+	VPBROADCASTD 12(DX)(BX*1), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y2, Y2
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y3, Y3
+	VPBROADCASTD 12(DX)(BX*2), Y10
+	VPMADDWD     Y10, Y8, Y11
+	VPADDD       Y11, Y4, Y4
+	VPMADDWD     Y10, Y9, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 12(R11), Y10
+	VPMADDWD     Y10, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y9, Y8
+	VPADDD       Y8, Y7, Y7
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    32(R8), Y8
+	VCVTDQ2PS    Y0, Y0
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y0, Y0
+	VMULPS       Y8, Y0, Y0
+	VADDPS       64(AX), Y0, Y0
+	VMOVUPS      Y0, 64(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VADDPS       96(AX), Y1, Y1
+	VMOVUPS      Y1, 96(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VADDPS       320(AX), Y2, Y2
+	VMOVUPS      Y2, 320(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VADDPS       352(AX), Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VMULPS       Y0, Y4, Y4
+	VADDPS       576(AX), Y4, Y4
+	VMOVUPS      Y4, 576(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VADDPS       608(AX), Y5, Y5
+	VMOVUPS      Y5, 608(AX)
+	VCVTPH2PS    32(R8), Y0
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y0, Y6, Y6
+	VADDPS       832(AX), Y6, Y6
+	VMOVUPS      Y6, 832(AX)
+	VCVTPH2PS    48(R8), Y0
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VADDPS       864(AX), Y7, Y7
 	VMOVUPS      Y7, 864(AX)
 	ADDQ         $0x40, R8
 	ADDQ         $0x00000080, AX

@@ -20,11 +20,11 @@ type (
 // blocks of 16 and of 32 lanes. A step takes `step` codes of a lane; multiplicands
 // are `unit` bytes apart in their first plane.
 type intAssembly struct {
-	step, unit         int
-	sums               [2][headBlock]sumsFunc
-	score, scoreScaled [headBlock]scoreFunc
-	scoreHalf          [headBlock]scoreHalfFunc
-	value              [2][headBlock]scoreFunc
+	step, unit              int
+	sums                    [2][headBlock]sumsFunc
+	score                   [headBlock]scoreFunc
+	scoreHalf, scoreHalfAdd [headBlock]scoreHalfFunc
+	value                   [2][headBlock]scoreFunc
 }
 
 func (a intAssembly) tiles() intTiles {
@@ -44,15 +44,15 @@ func (a intAssembly) tiles() intTiles {
 				len(unit) >= heads && len(add) >= heads)
 			a.score[heads-1](&z[0], &codes[0], &coef[first*a.unit], plane, &bias[0], &unit[0], &add[0], blocks, steps)
 		},
-		scoreScaled: func(z []float32, codes, coef []byte, plane int, bias []int32, unit, scale []float32, heads, blocks, steps, first int) {
-			mustHold(fits(codes, coef, plane, bias, heads, blockWide, blocks, steps, first) && len(z) >= scoreLen(heads, blocks) &&
-				len(unit) >= heads && len(scale) >= blockWide*blocks)
-			a.scoreScaled[heads-1](&z[0], &codes[0], &coef[first*a.unit], plane, &bias[0], &unit[0], &scale[0], blocks, steps)
-		},
 		scoreHalf: func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int) {
 			mustHold(fits(codes, coef, plane, bias, heads, blockWide, blocks, steps, first) && len(z) >= scoreLen(heads, blocks) &&
 				len(unit) >= heads && len(scale) >= 2*blockWide*blocks)
 			a.scoreHalf[heads-1](&z[0], &codes[0], &coef[first*a.unit], plane, &bias[0], &unit[0], &scale[0], blocks, steps)
+		},
+		scoreHalfAdd: func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int) {
+			mustHold(fits(codes, coef, plane, bias, heads, blockWide, blocks, steps, first) && len(z) >= scoreLen(heads, blocks) &&
+				len(unit) >= heads && len(scale) >= 2*blockWide*blocks)
+			a.scoreHalfAdd[heads-1](&z[0], &codes[0], &coef[first*a.unit], plane, &bias[0], &unit[0], &scale[0], blocks, steps)
 		},
 		value: func(o []float32, codes, coef []byte, plane int, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int) {
 			mustHold(fits(codes, coef, plane, bias, heads, lanes, blocks, steps, first) && len(o) >= valueLen(heads, lanes, blocks) &&

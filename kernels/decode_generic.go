@@ -78,14 +78,14 @@ func genericTiles(dot func(codes []byte, m []int16, steps, stride int) int32) in
 				z[h*pageTokens+b*blockWide+lane] = float32(float32(sum)*unit[h]) + add[h]
 			})
 		},
-		scoreScaled: func(z []float32, codes, coef []byte, plane int, bias []int32, unit, scale []float32, heads, blocks, steps, first int) {
-			each(codes, coef, plane, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
-				z[h*pageTokens+b*blockWide+lane] = float32(float32(sum)*unit[h]) * scale[b*blockWide+lane]
-			})
-		},
 		scoreHalf: func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int) {
 			each(codes, coef, plane, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
 				z[h*pageTokens+b*blockWide+lane] = float32(float32(sum)*unit[h]) * GetF16(scale[2*(b*blockWide+lane):])
+			})
+		},
+		scoreHalfAdd: func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int) {
+			each(codes, coef, plane, bias, heads, blockWide, blocks, steps, first, func(b, h, lane int, sum int32) {
+				z[h*pageTokens+b*blockWide+lane] += float32(float32(float32(sum)*unit[h]) * GetF16(scale[2*(b*blockWide+lane):]))
 			})
 		},
 		value: func(o []float32, codes, coef []byte, plane int, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int) {

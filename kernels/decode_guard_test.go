@@ -136,10 +136,10 @@ func testTiles(t *testing.T, k *decodeKernels, bits int, codes, coef, wantCoef [
 		if !slices.Equal(out, wantOut) {
 			t.Fatalf("int%d scoreHalf: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
 		}
-		got.scoreScaled(out, codes, coef, plane, bias, unit, scale, heads, blocks, steps, first)
-		want.scoreScaled(wantOut, codes, wantCoef, plane, bias, unit, scale, heads, blocks, steps, first)
+		got.scoreHalfAdd(out, codes, coef, plane, bias, unit, half, heads, blocks, steps, first)
+		want.scoreHalfAdd(wantOut, codes, wantCoef, plane, bias, unit, half, heads, blocks, steps, first)
 		if !slices.Equal(out, wantOut) {
-			t.Fatalf("int%d scoreScaled: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
+			t.Fatalf("int%d scoreHalfAdd: %d heads, %d blocks, %d steps from %d differ", bits, heads, blocks, steps, first)
 		}
 	}
 }

@@ -86,10 +86,9 @@ type intTiles struct {
 	sums func(sums []int32, codes, coef []byte, plane int, bias []int32, heads, lanes, blocks, steps, first int)
 	// score is z[h][lane] = float32(sum)·unit[h] + add[h].
 	score func(z []float32, codes, coef []byte, plane int, bias []int32, unit, add []float32, heads, blocks, steps, first int)
-	// scoreScaled is z[h][lane] = (float32(sum)·unit[h])·scale[lane].
-	scoreScaled func(z []float32, codes, coef []byte, plane int, bias []int32, unit, scale []float32, heads, blocks, steps, first int)
-	// scoreHalf is scoreScaled with the scales as float16.
-	scoreHalf func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int)
+	// scoreHalf is z[h][lane] = (float32(sum)·unit[h])·scale[lane], the scales in
+	// float16; scoreHalfAdd adds that to z.
+	scoreHalf, scoreHalfAdd func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int)
 	// value is o[h][lane] = o·r[h] + float32(sum)·unit[h].
 	value func(o []float32, codes, coef []byte, plane int, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int)
 }

@@ -376,7 +376,7 @@ type (
 const (
 	keyFloat   keyPath = iota // float16
 	keyWhole                  // scales that a head or a column shares: they are in the query
-	keyToken                  // one float16 scale a token, no offset
+	keyHalf                   // float16 scales per token or groups of its channels, no offsets
 	keyGroups                 // any other scales per token
 	keyChannel                // a scale per channel and block of tokens: a new query for each
 
@@ -392,8 +392,8 @@ func keyPathOf(s *side) keyPath {
 	switch {
 	case f.Codec == CodecF16:
 		return keyFloat
-	case f.Share == ShareToken && f.groups(s.dim) == 1 && f.Zero == ZeroSym && f.Meta == MetaF16:
-		return keyToken
+	case f.Share == ShareToken && f.Zero == ZeroSym && f.Meta == MetaF16:
+		return keyHalf
 	case f.Share == ShareToken:
 		return keyGroups
 	case f.Share == ShareChannel && f.Group > 0:
@@ -457,8 +457,12 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			switch kPath {
 			case keyFloat:
 				kern.f16.score(z, kCodes, b.q, row, b.heads, 2, kSegments[0].steps)
-			case keyToken:
+			case keyHalf:
 				kTiles.scoreHalf(z, kCodes, b.coef, row, b.bias, b.unit, kMeta, b.heads, 2, kSegments[0].steps, 0)
+				for i := 1; i < len(kSegments); i++ {
+					s := &kSegments[i]
+					kTiles.scoreHalfAdd(z, kCodes[s.codes:], b.coef, row, b.bias[i*headBlock:], b.unit, kMeta[2*pageTokens*i:], b.heads, 2, s.steps, s.first)
+				}
 			case keyGroups:
 				for i := range kSegments {
 					s := &kSegments[i]

@@ -54,16 +54,6 @@ func score8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled8x1x2AVX512 is scoreScaled8 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled8x1x2AVX2 is scoreScaled8 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf8x1x2AVX512 is scoreHalf8 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -73,6 +63,16 @@ func scoreHalf8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x1x2AVX512 is scoreHalfAdd8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x1x2AVX2 is scoreHalfAdd8 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x1x1AVX512 is tile4 for 1 query heads and blocks of 16 lanes.
 //
@@ -124,16 +124,6 @@ func score4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled4x1x2AVX512 is scoreScaled4 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled4x1x2AVX2 is scoreScaled4 for 1 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf4x1x2AVX512 is scoreHalf4 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -143,6 +133,16 @@ func scoreHalf4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x1x2AVX512 is scoreHalfAdd4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x1x2AVX2 is scoreHalfAdd4 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x1x2AVX512 is scoreF32 for 1 query heads and blocks of 32 lanes.
 //
@@ -254,16 +254,6 @@ func score8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled8x2x2AVX512 is scoreScaled8 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled8x2x2AVX2 is scoreScaled8 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf8x2x2AVX512 is scoreHalf8 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -273,6 +263,16 @@ func scoreHalf8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x2x2AVX512 is scoreHalfAdd8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x2x2AVX2 is scoreHalfAdd8 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x2x1AVX512 is tile4 for 2 query heads and blocks of 16 lanes.
 //
@@ -324,16 +324,6 @@ func score4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled4x2x2AVX512 is scoreScaled4 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled4x2x2AVX2 is scoreScaled4 for 2 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf4x2x2AVX512 is scoreHalf4 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -343,6 +333,16 @@ func scoreHalf4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x2x2AVX512 is scoreHalfAdd4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x2x2AVX2 is scoreHalfAdd4 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x2x2AVX512 is scoreF32 for 2 query heads and blocks of 32 lanes.
 //
@@ -454,16 +454,6 @@ func score8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled8x3x2AVX512 is scoreScaled8 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled8x3x2AVX2 is scoreScaled8 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf8x3x2AVX512 is scoreHalf8 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -473,6 +463,16 @@ func scoreHalf8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x3x2AVX512 is scoreHalfAdd8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x3x2AVX2 is scoreHalfAdd8 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x3x1AVX512 is tile4 for 3 query heads and blocks of 16 lanes.
 //
@@ -524,16 +524,6 @@ func score4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled4x3x2AVX512 is scoreScaled4 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled4x3x2AVX2 is scoreScaled4 for 3 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf4x3x2AVX512 is scoreHalf4 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -543,6 +533,16 @@ func scoreHalf4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x3x2AVX512 is scoreHalfAdd4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x3x2AVX2 is scoreHalfAdd4 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x3x2AVX512 is scoreF32 for 3 query heads and blocks of 32 lanes.
 //
@@ -654,16 +654,6 @@ func score8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled8x4x2AVX512 is scoreScaled8 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled8x4x2AVX2 is scoreScaled8 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf8x4x2AVX512 is scoreHalf8 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -673,6 +663,16 @@ func scoreHalf8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x4x2AVX512 is scoreHalfAdd8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd8x4x2AVX2 is scoreHalfAdd8 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // tile4x4x1AVX512 is tile4 for 4 query heads and blocks of 16 lanes.
 //
@@ -724,16 +724,6 @@ func score4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int3
 //go:noescape
 func score4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, blocks int, steps int)
 
-// scoreScaled4x4x2AVX512 is scoreScaled4 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
-// scoreScaled4x4x2AVX2 is scoreScaled4 for 4 query heads and blocks of 32 lanes.
-//
-//go:noescape
-func scoreScaled4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *float32, blocks int, steps int)
-
 // scoreHalf4x4x2AVX512 is scoreHalf4 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -743,6 +733,16 @@ func scoreHalf4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *
 //
 //go:noescape
 func scoreHalf4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x4x2AVX512 is scoreHalfAdd4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
+
+// scoreHalfAdd4x4x2AVX2 is scoreHalfAdd4 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAdd4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
 // scoreF32x4x2AVX512 is scoreF32 for 4 query heads and blocks of 32 lanes.
 //

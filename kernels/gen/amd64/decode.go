@@ -124,7 +124,7 @@ func decode() {
 					tileAVX2(e, bits, heads, lines)
 				}
 			}
-			for _, e := range []end{scoreEnd, scaledEnd, halfEnd} {
+			for _, e := range []end{scoreEnd, halfEnd, halfAddEnd} {
 				tileVNNI(e, bits, heads, 2)
 				tileAVX2(e, bits, heads, 2)
 			}
@@ -192,10 +192,10 @@ var (
 	sumsEnd = end{"tile", "", "sums *int32"}
 	// scoreEnd is z = float32(sum)·unit + add.
 	scoreEnd = end{"score", "unit, add *float32, ", "z *float32"}
-	// scaledEnd is z = (float32(sum)·unit)·scale of the token.
-	scaledEnd = end{"scoreScaled", "unit, scale *float32, ", "z *float32"}
-	// halfEnd is scaledEnd with the scales as float16.
+	// halfEnd is z = (float32(sum)·unit)·scale of the token, the scales in float16.
 	halfEnd = end{"scoreHalf", "unit *float32, scale *byte, ", "z *float32"}
+	// halfAddEnd adds what halfEnd would store to what is there.
+	halfAddEnd = end{"scoreHalfAdd", "unit *float32, scale *byte, ", "z *float32"}
 	// valueEnd is o = o·r + float32(sum)·unit.
 	valueEnd = end{"value", "r, unit *float32, ", "o *float32"}
 )
@@ -214,7 +214,7 @@ func openTile(e end, bits, heads, lines int, suffix string) integerTile {
 	Doc(fmt.Sprintf("%s is %s%d for %d query heads and blocks of %d lanes.", name, e.name, bits, heads, 16*lines))
 	Pragma("noescape")
 	t := integerTile{end: e}
-	out := map[string]string{"tile": "sums", "score": "z", "scoreScaled": "z", "scoreHalf": "z", "value": "o"}[e.name]
+	out := map[string]string{"tile": "sums", "score": "z", "scoreHalf": "z", "scoreHalfAdd": "z", "value": "o"}[e.name]
 	t.out = Load(Param(out), GP64())
 	t.codes = Load(Param("codes"), GP64())
 	t.coef = Load(Param("coef"), GP64())
@@ -223,7 +223,7 @@ func openTile(e end, bits, heads, lines int, suffix string) integerTile {
 	switch e.name {
 	case "score":
 		t.one, t.two = Load(Param("unit"), GP64()), Load(Param("add"), GP64())
-	case "scoreScaled", "scoreHalf":
+	case "scoreHalf", "scoreHalfAdd":
 		t.one, t.two = Load(Param("unit"), GP64()), Load(Param("scale"), GP64())
 	case "value":
 		t.one, t.two = Load(Param("r"), GP64()), Load(Param("unit"), GP64())
@@ -236,7 +236,7 @@ func openTile(e end, bits, heads, lines int, suffix string) integerTile {
 // fetchMeta asks for a page's metadata, which stands right before the codes of K and
 // is needed after them: too late to ask then, because nothing can go on without it.
 func (t integerTile) fetchMeta() {
-	if t.end.name == "tile" || t.end.name == "value" {
+	if t.end.name == "tile" || t.end.name == "value" || t.end.name == "scoreHalfAdd" {
 		return
 	}
 	for line := 1; line <= 4; line++ {
@@ -255,16 +255,15 @@ func (t integerTile) finish(w tier, sum reg.VecVirtual, h, lines, disp int) {
 		VCVTDQ2PS(sum, sum)
 		VMULPS(w.splat(Mem{Base: t.one, Disp: 4 * h}), sum, sum)
 		VADDPS(w.splat(Mem{Base: t.two, Disp: 4 * h}), sum, sum)
-	case "scoreScaled":
-		VCVTDQ2PS(sum, sum)
-		VMULPS(w.splat(Mem{Base: t.one, Disp: 4 * h}), sum, sum)
-		VMULPS(Mem{Base: t.two, Disp: disp}, sum, sum)
-	case "scoreHalf":
+	case "scoreHalf", "scoreHalfAdd":
 		scale := w.reg()
 		VCVTPH2PS(Mem{Base: t.two, Disp: disp / 2}, scale)
 		VCVTDQ2PS(sum, sum)
 		VMULPS(w.splat(Mem{Base: t.one, Disp: 4 * h}), sum, sum)
 		VMULPS(scale, sum, sum)
+		if t.end.name == "scoreHalfAdd" {
+			VADDPS(row, sum, sum)
+		}
 	case "value":
 		row.Disp = h*valueBytes + disp
 		VCVTDQ2PS(sum, sum)
@@ -282,9 +281,7 @@ func (t integerTile) next(heads, lines int) {
 	case "tile":
 		ADDQ(U32(64*uint32(heads*lines)), t.out)
 		return
-	case "scoreScaled":
-		ADDQ(U32(64*uint32(lines)), t.two)
-	case "scoreHalf":
+	case "scoreHalf", "scoreHalfAdd":
 		ADDQ(Imm(32*uint64(lines)), t.two)
 	case "value":
 		ADDQ(U32(blockBytes), t.out)
