@@ -29532,6 +29532,19 @@ next:
 	VZEROUPPER
 	RET
 
+// func fetchAVX512(b *byte, lines int)
+// Requires: MMX+
+TEXT ·fetchAVX512(SB), NOSPLIT, $0-16
+	MOVQ b+0(FP), AX
+	MOVQ lines+8(FP), CX
+
+next:
+	PREFETCHT0 (AX)
+	ADDQ       $0x40, AX
+	DECQ       CX
+	JNZ        next
+	RET
+
 // func mergeAVX512(dst *float32, src *float32, a float32, b float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·mergeAVX512(SB), NOSPLIT, $0-32
@@ -30498,6 +30511,19 @@ next:
 	SUBQ      $0x10, DX
 	JNZ       next
 	VZEROUPPER
+	RET
+
+// func fetchAVX2(b *byte, lines int)
+// Requires: MMX+
+TEXT ·fetchAVX2(SB), NOSPLIT, $0-16
+	MOVQ b+0(FP), AX
+	MOVQ lines+8(FP), CX
+
+next:
+	PREFETCHT0 (AX)
+	ADDQ       $0x40, AX
+	DECQ       CX
+	JNZ        next
 	RET
 
 // func mergeAVX2(dst *float32, src *float32, a float32, b float32, n int)

@@ -175,6 +175,10 @@ func mergeBy(asm func(dst, src *float32, a, b float32, n int)) func(dst, src []f
 	}
 }
 
+func fetchBy(asm func(b *byte, lines int)) func(b []byte) {
+	return func(b []byte) { asm(&b[0], (len(b)+lineBytes-1)/lineBytes) }
+}
+
 func widenBy(asm func(dst *float32, src *byte, n int)) func(dst []float32, src []byte) {
 	return func(dst []float32, src []byte) {
 		mustHold(len(dst) > 0 && len(dst)%laneWidth == 0 && len(src) >= 2*len(dst))

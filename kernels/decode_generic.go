@@ -21,6 +21,7 @@ var genericDecode = decodeKernels{
 	accumulateScaled: accumulateScaledGeneric,
 	laneDot:          laneDotGeneric,
 	widen:            fromF16Generic,
+	fetch:            func([]byte) {},
 	merge:            mergeGeneric,
 	multiply:         multiplyGeneric,
 	divide:           divideGeneric,

@@ -65,6 +65,9 @@ type decodeKernels struct {
 	// few scales. The length of dst is a multiple of 16.
 	widen func(dst []float32, src []byte)
 
+	// fetch asks for the lines of b, which is not empty, and does not wait for them.
+	fetch func(b []byte)
+
 	// merge is dst = dst·a + src·b; the length is a multiple of 16.
 	merge func(dst, src []float32, a, b float32)
 

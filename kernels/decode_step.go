@@ -417,6 +417,11 @@ func valuePathOf(s *side) valuePath {
 	return valueWhole
 }
 
+// fetchOver is how much metadata may stand between the codes of two pages before it
+// is fetched at once, in order: a longer gap ends the stream that the machine reads
+// ahead, and reading the metadata when it is needed is too late to keep it going.
+const fetchOver = 4 * lineBytes
+
 // pages attends to pages first to last of a head. It is one function, and asks the
 // cache's description nothing inside the loop: while codes stream past, every other
 // line that is touched between two pages may cost the machine its place in the
@@ -435,6 +440,9 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 		page := hd.pages[(p/c.period)*c.periodSize+c.pageAt[p%c.period]:]
 		kMeta, vMeta := page[:nk], page[nk:nk+nv]
 		kCodes, vCodes := page[nk+nv:nk+nv+kBytes], page[nk+nv+kBytes:nk+nv+kBytes+vBytes]
+		if nk+nv > fetchOver {
+			kern.fetch(page[:nk+nv])
+		}
 		// A page that shares an earlier page's metadata needs it only where this
 		// chunk did not start there.
 		if p == first && nk == 0 && c.k.n > 0 {

@@ -994,6 +994,11 @@ func laneDotAVX512(e *float32, x *float32, row int, weight *float32, r *float32,
 //go:noescape
 func widenAVX512(dst *float32, src *byte, n int)
 
+// fetchAVX512 prefetches cache lines, one at least.
+//
+//go:noescape
+func fetchAVX512(b *byte, lines int)
+
 // mergeAVX512 is merge; n is a multiple of 16, 16 at least.
 //
 //go:noescape
@@ -1073,6 +1078,11 @@ func laneDotAVX2(e *float32, x *float32, row int, weight *float32, r *float32, h
 //
 //go:noescape
 func widenAVX2(dst *float32, src *byte, n int)
+
+// fetchAVX2 prefetches cache lines, one at least.
+//
+//go:noescape
+func fetchAVX2(b *byte, lines int)
 
 // mergeAVX2 is merge; n is a multiple of 16, 16 at least.
 //

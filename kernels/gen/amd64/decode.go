@@ -157,6 +157,7 @@ func decode() {
 		accumulateScaled(w)
 		laneDot(w)
 		widen(w)
+		fetch(w)
 		merge(w)
 		rowBy(w, "multiply", "src·a", VMULPS)
 		rowBy(w, "divide", "src/a", VDIVPS)
@@ -1537,6 +1538,19 @@ func laneDot(w tier) {
 		ADDQ(Imm(4), r)
 	})
 	VZEROUPPER()
+	RET()
+}
+
+func fetch(w tier) {
+	TEXT("fetch"+w.suffix, NOSPLIT, "func(b *byte, lines int)")
+	Doc("fetch" + w.suffix + " prefetches cache lines, one at least.")
+	Pragma("noescape")
+	b := Load(Param("b"), GP64())
+	lines := Load(Param("lines"), GP64())
+	count("next", lines, func() {
+		PREFETCHT0(Mem{Base: b})
+		ADDQ(Imm(64), b)
+	})
 	RET()
 }
 
