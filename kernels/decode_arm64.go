@@ -8,19 +8,19 @@ func neonDecode(k decodeKernels) decodeKernels {
 	k.name = "fused-neon"
 	k.int8 = intAssembly{
 		step: 4, unit: 2,
-		sums:        [2][headBlock]sumsFunc{{tile8x1x1NEON, tile8x2x1NEON, tile8x3x1NEON, tile8x4x1NEON}, {tile8x1x2NEON, tile8x2x2NEON, tile8x3x2NEON, tile8x4x2NEON}},
-		score:       [headBlock]scoreFunc{score8x1x2NEON, score8x2x2NEON, score8x3x2NEON, score8x4x2NEON},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled8x1x2NEON, scoreScaled8x2x2NEON, scoreScaled8x3x2NEON, scoreScaled8x4x2NEON},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf8x1x2NEON, scoreHalf8x2x2NEON, scoreHalf8x3x2NEON, scoreHalf8x4x2NEON},
-		value:       [2][headBlock]scoreFunc{{value8x1x1NEON, value8x2x1NEON, value8x3x1NEON, value8x4x1NEON}, {value8x1x2NEON, value8x2x2NEON, value8x3x2NEON, value8x4x2NEON}},
+		sums:         [2][headBlock]sumsFunc{{tile8x1x1NEON, tile8x2x1NEON, tile8x3x1NEON, tile8x4x1NEON}, {tile8x1x2NEON, tile8x2x2NEON, tile8x3x2NEON, tile8x4x2NEON}},
+		score:        [headBlock]scoreFunc{score8x1x2NEON, score8x2x2NEON, score8x3x2NEON, score8x4x2NEON},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf8x1x2NEON, scoreHalf8x2x2NEON, scoreHalf8x3x2NEON, scoreHalf8x4x2NEON},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2NEON, scoreHalfAdd8x2x2NEON, scoreHalfAdd8x3x2NEON, scoreHalfAdd8x4x2NEON},
+		value:        [2][headBlock]scoreFunc{{value8x1x1NEON, value8x2x1NEON, value8x3x1NEON, value8x4x1NEON}, {value8x1x2NEON, value8x2x2NEON, value8x3x2NEON, value8x4x2NEON}},
 	}.tiles()
 	k.int4 = intAssembly{
 		step: 8, unit: 2,
-		sums:        [2][headBlock]sumsFunc{{tile4x1x1NEON, tile4x2x1NEON, tile4x3x1NEON, tile4x4x1NEON}, {tile4x1x2NEON, tile4x2x2NEON, tile4x3x2NEON, tile4x4x2NEON}},
-		score:       [headBlock]scoreFunc{score4x1x2NEON, score4x2x2NEON, score4x3x2NEON, score4x4x2NEON},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled4x1x2NEON, scoreScaled4x2x2NEON, scoreScaled4x3x2NEON, scoreScaled4x4x2NEON},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf4x1x2NEON, scoreHalf4x2x2NEON, scoreHalf4x3x2NEON, scoreHalf4x4x2NEON},
-		value:       [2][headBlock]scoreFunc{{value4x1x1NEON, value4x2x1NEON, value4x3x1NEON, value4x4x1NEON}, {value4x1x2NEON, value4x2x2NEON, value4x3x2NEON, value4x4x2NEON}},
+		sums:         [2][headBlock]sumsFunc{{tile4x1x1NEON, tile4x2x1NEON, tile4x3x1NEON, tile4x4x1NEON}, {tile4x1x2NEON, tile4x2x2NEON, tile4x3x2NEON, tile4x4x2NEON}},
+		score:        [headBlock]scoreFunc{score4x1x2NEON, score4x2x2NEON, score4x3x2NEON, score4x4x2NEON},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf4x1x2NEON, scoreHalf4x2x2NEON, scoreHalf4x3x2NEON, scoreHalf4x4x2NEON},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd4x1x2NEON, scoreHalfAdd4x2x2NEON, scoreHalfAdd4x3x2NEON, scoreHalfAdd4x4x2NEON},
+		value:        [2][headBlock]scoreFunc{{value4x1x1NEON, value4x2x1NEON, value4x3x1NEON, value4x4x1NEON}, {value4x1x2NEON, value4x2x2NEON, value4x3x2NEON, value4x4x2NEON}},
 	}.tiles()
 	k.f16 = floatAssembly{
 		size:  2,
@@ -57,19 +57,19 @@ func dotProdDecode(k decodeKernels) decodeKernels {
 	k.name = "fused-dotprod"
 	k.int8 = intAssembly{
 		step: 4, unit: 1,
-		sums:        [2][headBlock]sumsFunc{{tile8x1x1DOTPROD, tile8x2x1DOTPROD, tile8x3x1DOTPROD, tile8x4x1DOTPROD}, {tile8x1x2DOTPROD, tile8x2x2DOTPROD, tile8x3x2DOTPROD, tile8x4x2DOTPROD}},
-		score:       [headBlock]scoreFunc{score8x1x2DOTPROD, score8x2x2DOTPROD, score8x3x2DOTPROD, score8x4x2DOTPROD},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled8x1x2DOTPROD, scoreScaled8x2x2DOTPROD, scoreScaled8x3x2DOTPROD, scoreScaled8x4x2DOTPROD},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf8x1x2DOTPROD, scoreHalf8x2x2DOTPROD, scoreHalf8x3x2DOTPROD, scoreHalf8x4x2DOTPROD},
-		value:       [2][headBlock]scoreFunc{{value8x1x1DOTPROD, value8x2x1DOTPROD, value8x3x1DOTPROD, value8x4x1DOTPROD}, {value8x1x2DOTPROD, value8x2x2DOTPROD, value8x3x2DOTPROD, value8x4x2DOTPROD}},
+		sums:         [2][headBlock]sumsFunc{{tile8x1x1DOTPROD, tile8x2x1DOTPROD, tile8x3x1DOTPROD, tile8x4x1DOTPROD}, {tile8x1x2DOTPROD, tile8x2x2DOTPROD, tile8x3x2DOTPROD, tile8x4x2DOTPROD}},
+		score:        [headBlock]scoreFunc{score8x1x2DOTPROD, score8x2x2DOTPROD, score8x3x2DOTPROD, score8x4x2DOTPROD},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf8x1x2DOTPROD, scoreHalf8x2x2DOTPROD, scoreHalf8x3x2DOTPROD, scoreHalf8x4x2DOTPROD},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2DOTPROD, scoreHalfAdd8x2x2DOTPROD, scoreHalfAdd8x3x2DOTPROD, scoreHalfAdd8x4x2DOTPROD},
+		value:        [2][headBlock]scoreFunc{{value8x1x1DOTPROD, value8x2x1DOTPROD, value8x3x1DOTPROD, value8x4x1DOTPROD}, {value8x1x2DOTPROD, value8x2x2DOTPROD, value8x3x2DOTPROD, value8x4x2DOTPROD}},
 	}.tiles()
 	k.int4 = intAssembly{
 		step: 8, unit: 1,
-		sums:        [2][headBlock]sumsFunc{{tile4x1x1DOTPROD, tile4x2x1DOTPROD, tile4x3x1DOTPROD, tile4x4x1DOTPROD}, {tile4x1x2DOTPROD, tile4x2x2DOTPROD, tile4x3x2DOTPROD, tile4x4x2DOTPROD}},
-		score:       [headBlock]scoreFunc{score4x1x2DOTPROD, score4x2x2DOTPROD, score4x3x2DOTPROD, score4x4x2DOTPROD},
-		scoreScaled: [headBlock]scoreFunc{scoreScaled4x1x2DOTPROD, scoreScaled4x2x2DOTPROD, scoreScaled4x3x2DOTPROD, scoreScaled4x4x2DOTPROD},
-		scoreHalf:   [headBlock]scoreHalfFunc{scoreHalf4x1x2DOTPROD, scoreHalf4x2x2DOTPROD, scoreHalf4x3x2DOTPROD, scoreHalf4x4x2DOTPROD},
-		value:       [2][headBlock]scoreFunc{{value4x1x1DOTPROD, value4x2x1DOTPROD, value4x3x1DOTPROD, value4x4x1DOTPROD}, {value4x1x2DOTPROD, value4x2x2DOTPROD, value4x3x2DOTPROD, value4x4x2DOTPROD}},
+		sums:         [2][headBlock]sumsFunc{{tile4x1x1DOTPROD, tile4x2x1DOTPROD, tile4x3x1DOTPROD, tile4x4x1DOTPROD}, {tile4x1x2DOTPROD, tile4x2x2DOTPROD, tile4x3x2DOTPROD, tile4x4x2DOTPROD}},
+		score:        [headBlock]scoreFunc{score4x1x2DOTPROD, score4x2x2DOTPROD, score4x3x2DOTPROD, score4x4x2DOTPROD},
+		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf4x1x2DOTPROD, scoreHalf4x2x2DOTPROD, scoreHalf4x3x2DOTPROD, scoreHalf4x4x2DOTPROD},
+		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd4x1x2DOTPROD, scoreHalfAdd4x2x2DOTPROD, scoreHalfAdd4x3x2DOTPROD, scoreHalfAdd4x4x2DOTPROD},
+		value:        [2][headBlock]scoreFunc{{value4x1x1DOTPROD, value4x2x1DOTPROD, value4x3x1DOTPROD, value4x4x1DOTPROD}, {value4x1x2DOTPROD, value4x2x2DOTPROD, value4x3x2DOTPROD, value4x4x2DOTPROD}},
 	}.tiles()
 	k.foldWeighted = weightedFold(foldWeightedPlainDOTPROD, foldWeightedScaledDOTPROD)
 	k.fold = uniformFold(foldPlainDOTPROD, foldScaledDOTPROD)

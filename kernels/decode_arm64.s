@@ -249,102 +249,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled8x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled8x1x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R12
-	MOVD $2, R10
-
-loop2:
-	MOVD R12, R11
-	LSL $1, R3, R14
-	MOVD R2, R15
-	VEOR V5.B16, V5.B16, V5.B16
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	MOVD R5, R13
-
-loop3:
-	FMOVD (R15), F0
-	ADD $8, R15, R15
-	VLD4 (R11), [V1.B16, V2.B16, V3.B16, V4.B16]
-	ADD $128, R11, R11
-	VUXTL V1.B8, V9.H8
-	VUXTL2 V1.B16, V10.H8
-	WORD $0x0f402125 // smlal v5.4s, v9.4h, v0.h[0]
-	WORD $0x4f402126 // smlal2 v6.4s, v9.8h, v0.h[0]
-	WORD $0x0f402147 // smlal v7.4s, v10.4h, v0.h[0]
-	WORD $0x4f402148 // smlal2 v8.4s, v10.8h, v0.h[0]
-	VUXTL V2.B8, V9.H8
-	VUXTL2 V2.B16, V10.H8
-	WORD $0x0f502125 // smlal v5.4s, v9.4h, v0.h[1]
-	WORD $0x4f502126 // smlal2 v6.4s, v9.8h, v0.h[1]
-	WORD $0x0f502147 // smlal v7.4s, v10.4h, v0.h[1]
-	WORD $0x4f502148 // smlal2 v8.4s, v10.8h, v0.h[1]
-	VUXTL V3.B8, V9.H8
-	VUXTL2 V3.B16, V10.H8
-	WORD $0x0f602125 // smlal v5.4s, v9.4h, v0.h[2]
-	WORD $0x4f602126 // smlal2 v6.4s, v9.8h, v0.h[2]
-	WORD $0x0f602147 // smlal v7.4s, v10.4h, v0.h[2]
-	WORD $0x4f602148 // smlal2 v8.4s, v10.8h, v0.h[2]
-	VUXTL V4.B8, V9.H8
-	VUXTL2 V4.B16, V10.H8
-	WORD $0x0f702125 // smlal v5.4s, v9.4h, v0.h[3]
-	WORD $0x4f702126 // smlal2 v6.4s, v9.8h, v0.h[3]
-	WORD $0x0f702147 // smlal v7.4s, v10.4h, v0.h[3]
-	WORD $0x4f702148 // smlal2 v8.4s, v10.8h, v0.h[3]
-	SUBS $1, R13, R13
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V5.S4, V5.S4
-	VSUB V0.S4, V6.S4, V6.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	FMOVQ F5, (R0)
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	FMOVQ F6, 16(R0)
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, 32(R0)
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 48(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R12, R12
-	SUBS $1, R10, R10
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf8x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf8x1x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -434,6 +338,114 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ F8, 48(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R12, R12
+	SUBS $1, R10, R10
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd8x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd8x1x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R12
+	MOVD $2, R10
+
+loop2:
+	MOVD R12, R11
+	LSL $1, R3, R14
+	MOVD R2, R15
+	VEOR V5.B16, V5.B16, V5.B16
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	MOVD R5, R13
+
+loop3:
+	FMOVD (R15), F0
+	ADD $8, R15, R15
+	VLD4 (R11), [V1.B16, V2.B16, V3.B16, V4.B16]
+	ADD $128, R11, R11
+	VUXTL V1.B8, V9.H8
+	VUXTL2 V1.B16, V10.H8
+	WORD $0x0f402125 // smlal v5.4s, v9.4h, v0.h[0]
+	WORD $0x4f402126 // smlal2 v6.4s, v9.8h, v0.h[0]
+	WORD $0x0f402147 // smlal v7.4s, v10.4h, v0.h[0]
+	WORD $0x4f402148 // smlal2 v8.4s, v10.8h, v0.h[0]
+	VUXTL V2.B8, V9.H8
+	VUXTL2 V2.B16, V10.H8
+	WORD $0x0f502125 // smlal v5.4s, v9.4h, v0.h[1]
+	WORD $0x4f502126 // smlal2 v6.4s, v9.8h, v0.h[1]
+	WORD $0x0f502147 // smlal v7.4s, v10.4h, v0.h[1]
+	WORD $0x4f502148 // smlal2 v8.4s, v10.8h, v0.h[1]
+	VUXTL V3.B8, V9.H8
+	VUXTL2 V3.B16, V10.H8
+	WORD $0x0f602125 // smlal v5.4s, v9.4h, v0.h[2]
+	WORD $0x4f602126 // smlal2 v6.4s, v9.8h, v0.h[2]
+	WORD $0x0f602147 // smlal v7.4s, v10.4h, v0.h[2]
+	WORD $0x4f602148 // smlal2 v8.4s, v10.8h, v0.h[2]
+	VUXTL V4.B8, V9.H8
+	VUXTL2 V4.B16, V10.H8
+	WORD $0x0f702125 // smlal v5.4s, v9.4h, v0.h[3]
+	WORD $0x4f702126 // smlal2 v6.4s, v9.8h, v0.h[3]
+	WORD $0x0f702147 // smlal v7.4s, v10.4h, v0.h[3]
+	WORD $0x4f702148 // smlal2 v8.4s, v10.8h, v0.h[3]
+	SUBS $1, R13, R13
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V5.S4, V5.S4
+	VSUB V0.S4, V6.S4, V6.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e25d405 // fadd v5.4s, v0.4s, v5.4s
+	FMOVQ F5, (R0)
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e26d406 // fadd v6.4s, v0.4s, v6.4s
+	FMOVQ F6, 16(R0)
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, 32(R0)
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
 	FMOVQ F8, 48(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -1009,153 +1021,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled8x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled8x2x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R13
-	MOVD $2, R11
-
-loop2:
-	MOVD R13, R12
-	LSL $1, R3, R15
-	MOVD R2, R16
-	ADD R15, R16, R17
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	MOVD R5, R14
-
-loop3:
-	FMOVD (R16), F0
-	ADD $8, R16, R16
-	FMOVD (R17), F1
-	ADD $8, R17, R17
-	VLD4 (R12), [V2.B16, V3.B16, V4.B16, V5.B16]
-	ADD $128, R12, R12
-	VUXTL V2.B8, V14.H8
-	VUXTL2 V2.B16, V15.H8
-	WORD $0x0f4021c6 // smlal v6.4s, v14.4h, v0.h[0]
-	WORD $0x4f4021c7 // smlal2 v7.4s, v14.8h, v0.h[0]
-	WORD $0x0f4021e8 // smlal v8.4s, v15.4h, v0.h[0]
-	WORD $0x4f4021e9 // smlal2 v9.4s, v15.8h, v0.h[0]
-	WORD $0x0f4121ca // smlal v10.4s, v14.4h, v1.h[0]
-	WORD $0x4f4121cb // smlal2 v11.4s, v14.8h, v1.h[0]
-	WORD $0x0f4121ec // smlal v12.4s, v15.4h, v1.h[0]
-	WORD $0x4f4121ed // smlal2 v13.4s, v15.8h, v1.h[0]
-	VUXTL V3.B8, V14.H8
-	VUXTL2 V3.B16, V15.H8
-	WORD $0x0f5021c6 // smlal v6.4s, v14.4h, v0.h[1]
-	WORD $0x4f5021c7 // smlal2 v7.4s, v14.8h, v0.h[1]
-	WORD $0x0f5021e8 // smlal v8.4s, v15.4h, v0.h[1]
-	WORD $0x4f5021e9 // smlal2 v9.4s, v15.8h, v0.h[1]
-	WORD $0x0f5121ca // smlal v10.4s, v14.4h, v1.h[1]
-	WORD $0x4f5121cb // smlal2 v11.4s, v14.8h, v1.h[1]
-	WORD $0x0f5121ec // smlal v12.4s, v15.4h, v1.h[1]
-	WORD $0x4f5121ed // smlal2 v13.4s, v15.8h, v1.h[1]
-	VUXTL V4.B8, V14.H8
-	VUXTL2 V4.B16, V15.H8
-	WORD $0x0f6021c6 // smlal v6.4s, v14.4h, v0.h[2]
-	WORD $0x4f6021c7 // smlal2 v7.4s, v14.8h, v0.h[2]
-	WORD $0x0f6021e8 // smlal v8.4s, v15.4h, v0.h[2]
-	WORD $0x4f6021e9 // smlal2 v9.4s, v15.8h, v0.h[2]
-	WORD $0x0f6121ca // smlal v10.4s, v14.4h, v1.h[2]
-	WORD $0x4f6121cb // smlal2 v11.4s, v14.8h, v1.h[2]
-	WORD $0x0f6121ec // smlal v12.4s, v15.4h, v1.h[2]
-	WORD $0x4f6121ed // smlal2 v13.4s, v15.8h, v1.h[2]
-	VUXTL V5.B8, V14.H8
-	VUXTL2 V5.B16, V15.H8
-	WORD $0x0f7021c6 // smlal v6.4s, v14.4h, v0.h[3]
-	WORD $0x4f7021c7 // smlal2 v7.4s, v14.8h, v0.h[3]
-	WORD $0x0f7021e8 // smlal v8.4s, v15.4h, v0.h[3]
-	WORD $0x4f7021e9 // smlal2 v9.4s, v15.8h, v0.h[3]
-	WORD $0x0f7121ca // smlal v10.4s, v14.4h, v1.h[3]
-	WORD $0x4f7121cb // smlal2 v11.4s, v14.8h, v1.h[3]
-	WORD $0x0f7121ec // smlal v12.4s, v15.4h, v1.h[3]
-	WORD $0x4f7121ed // smlal2 v13.4s, v15.8h, v1.h[3]
-	SUBS $1, R14, R14
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V6.S4, V6.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	FMOVQ F6, (R0)
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, 16(R0)
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 32(R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 48(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 256(R0)
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 272(R0)
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 288(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 304(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R13, R13
-	SUBS $1, R11, R11
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf8x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf8x2x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -1300,6 +1165,177 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ F13, 304(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R13, R13
+	SUBS $1, R11, R11
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd8x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd8x2x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R13
+	MOVD $2, R11
+
+loop2:
+	MOVD R13, R12
+	LSL $1, R3, R15
+	MOVD R2, R16
+	ADD R15, R16, R17
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	MOVD R5, R14
+
+loop3:
+	FMOVD (R16), F0
+	ADD $8, R16, R16
+	FMOVD (R17), F1
+	ADD $8, R17, R17
+	VLD4 (R12), [V2.B16, V3.B16, V4.B16, V5.B16]
+	ADD $128, R12, R12
+	VUXTL V2.B8, V14.H8
+	VUXTL2 V2.B16, V15.H8
+	WORD $0x0f4021c6 // smlal v6.4s, v14.4h, v0.h[0]
+	WORD $0x4f4021c7 // smlal2 v7.4s, v14.8h, v0.h[0]
+	WORD $0x0f4021e8 // smlal v8.4s, v15.4h, v0.h[0]
+	WORD $0x4f4021e9 // smlal2 v9.4s, v15.8h, v0.h[0]
+	WORD $0x0f4121ca // smlal v10.4s, v14.4h, v1.h[0]
+	WORD $0x4f4121cb // smlal2 v11.4s, v14.8h, v1.h[0]
+	WORD $0x0f4121ec // smlal v12.4s, v15.4h, v1.h[0]
+	WORD $0x4f4121ed // smlal2 v13.4s, v15.8h, v1.h[0]
+	VUXTL V3.B8, V14.H8
+	VUXTL2 V3.B16, V15.H8
+	WORD $0x0f5021c6 // smlal v6.4s, v14.4h, v0.h[1]
+	WORD $0x4f5021c7 // smlal2 v7.4s, v14.8h, v0.h[1]
+	WORD $0x0f5021e8 // smlal v8.4s, v15.4h, v0.h[1]
+	WORD $0x4f5021e9 // smlal2 v9.4s, v15.8h, v0.h[1]
+	WORD $0x0f5121ca // smlal v10.4s, v14.4h, v1.h[1]
+	WORD $0x4f5121cb // smlal2 v11.4s, v14.8h, v1.h[1]
+	WORD $0x0f5121ec // smlal v12.4s, v15.4h, v1.h[1]
+	WORD $0x4f5121ed // smlal2 v13.4s, v15.8h, v1.h[1]
+	VUXTL V4.B8, V14.H8
+	VUXTL2 V4.B16, V15.H8
+	WORD $0x0f6021c6 // smlal v6.4s, v14.4h, v0.h[2]
+	WORD $0x4f6021c7 // smlal2 v7.4s, v14.8h, v0.h[2]
+	WORD $0x0f6021e8 // smlal v8.4s, v15.4h, v0.h[2]
+	WORD $0x4f6021e9 // smlal2 v9.4s, v15.8h, v0.h[2]
+	WORD $0x0f6121ca // smlal v10.4s, v14.4h, v1.h[2]
+	WORD $0x4f6121cb // smlal2 v11.4s, v14.8h, v1.h[2]
+	WORD $0x0f6121ec // smlal v12.4s, v15.4h, v1.h[2]
+	WORD $0x4f6121ed // smlal2 v13.4s, v15.8h, v1.h[2]
+	VUXTL V5.B8, V14.H8
+	VUXTL2 V5.B16, V15.H8
+	WORD $0x0f7021c6 // smlal v6.4s, v14.4h, v0.h[3]
+	WORD $0x4f7021c7 // smlal2 v7.4s, v14.8h, v0.h[3]
+	WORD $0x0f7021e8 // smlal v8.4s, v15.4h, v0.h[3]
+	WORD $0x4f7021e9 // smlal2 v9.4s, v15.8h, v0.h[3]
+	WORD $0x0f7121ca // smlal v10.4s, v14.4h, v1.h[3]
+	WORD $0x4f7121cb // smlal2 v11.4s, v14.8h, v1.h[3]
+	WORD $0x0f7121ec // smlal v12.4s, v15.4h, v1.h[3]
+	WORD $0x4f7121ed // smlal2 v13.4s, v15.8h, v1.h[3]
+	SUBS $1, R14, R14
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V6.S4, V6.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e26d406 // fadd v6.4s, v0.4s, v6.4s
+	FMOVQ F6, (R0)
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, 16(R0)
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, 32(R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 48(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 256(R0)
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 272(R0)
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 288(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 288(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 304(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
 	FMOVQ F13, 304(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -2104,204 +2140,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled8x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled8x3x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R14
-	MOVD $2, R12
-
-loop2:
-	MOVD R14, R13
-	LSL $1, R3, R16
-	MOVD R2, R17
-	ADD R16, R17, R19
-	ADD R16, R19, R20
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VEOR V18.B16, V18.B16, V18.B16
-	MOVD R5, R15
-
-loop3:
-	FMOVD (R17), F0
-	ADD $8, R17, R17
-	FMOVD (R19), F1
-	ADD $8, R19, R19
-	FMOVD (R20), F2
-	ADD $8, R20, R20
-	VLD4 (R13), [V3.B16, V4.B16, V5.B16, V6.B16]
-	ADD $128, R13, R13
-	VUXTL V3.B8, V19.H8
-	VUXTL2 V3.B16, V20.H8
-	WORD $0x0f402267 // smlal v7.4s, v19.4h, v0.h[0]
-	WORD $0x4f402268 // smlal2 v8.4s, v19.8h, v0.h[0]
-	WORD $0x0f402289 // smlal v9.4s, v20.4h, v0.h[0]
-	WORD $0x4f40228a // smlal2 v10.4s, v20.8h, v0.h[0]
-	WORD $0x0f41226b // smlal v11.4s, v19.4h, v1.h[0]
-	WORD $0x4f41226c // smlal2 v12.4s, v19.8h, v1.h[0]
-	WORD $0x0f41228d // smlal v13.4s, v20.4h, v1.h[0]
-	WORD $0x4f41228e // smlal2 v14.4s, v20.8h, v1.h[0]
-	WORD $0x0f42226f // smlal v15.4s, v19.4h, v2.h[0]
-	WORD $0x4f422270 // smlal2 v16.4s, v19.8h, v2.h[0]
-	WORD $0x0f422291 // smlal v17.4s, v20.4h, v2.h[0]
-	WORD $0x4f422292 // smlal2 v18.4s, v20.8h, v2.h[0]
-	VUXTL V4.B8, V19.H8
-	VUXTL2 V4.B16, V20.H8
-	WORD $0x0f502267 // smlal v7.4s, v19.4h, v0.h[1]
-	WORD $0x4f502268 // smlal2 v8.4s, v19.8h, v0.h[1]
-	WORD $0x0f502289 // smlal v9.4s, v20.4h, v0.h[1]
-	WORD $0x4f50228a // smlal2 v10.4s, v20.8h, v0.h[1]
-	WORD $0x0f51226b // smlal v11.4s, v19.4h, v1.h[1]
-	WORD $0x4f51226c // smlal2 v12.4s, v19.8h, v1.h[1]
-	WORD $0x0f51228d // smlal v13.4s, v20.4h, v1.h[1]
-	WORD $0x4f51228e // smlal2 v14.4s, v20.8h, v1.h[1]
-	WORD $0x0f52226f // smlal v15.4s, v19.4h, v2.h[1]
-	WORD $0x4f522270 // smlal2 v16.4s, v19.8h, v2.h[1]
-	WORD $0x0f522291 // smlal v17.4s, v20.4h, v2.h[1]
-	WORD $0x4f522292 // smlal2 v18.4s, v20.8h, v2.h[1]
-	VUXTL V5.B8, V19.H8
-	VUXTL2 V5.B16, V20.H8
-	WORD $0x0f602267 // smlal v7.4s, v19.4h, v0.h[2]
-	WORD $0x4f602268 // smlal2 v8.4s, v19.8h, v0.h[2]
-	WORD $0x0f602289 // smlal v9.4s, v20.4h, v0.h[2]
-	WORD $0x4f60228a // smlal2 v10.4s, v20.8h, v0.h[2]
-	WORD $0x0f61226b // smlal v11.4s, v19.4h, v1.h[2]
-	WORD $0x4f61226c // smlal2 v12.4s, v19.8h, v1.h[2]
-	WORD $0x0f61228d // smlal v13.4s, v20.4h, v1.h[2]
-	WORD $0x4f61228e // smlal2 v14.4s, v20.8h, v1.h[2]
-	WORD $0x0f62226f // smlal v15.4s, v19.4h, v2.h[2]
-	WORD $0x4f622270 // smlal2 v16.4s, v19.8h, v2.h[2]
-	WORD $0x0f622291 // smlal v17.4s, v20.4h, v2.h[2]
-	WORD $0x4f622292 // smlal2 v18.4s, v20.8h, v2.h[2]
-	VUXTL V6.B8, V19.H8
-	VUXTL2 V6.B16, V20.H8
-	WORD $0x0f702267 // smlal v7.4s, v19.4h, v0.h[3]
-	WORD $0x4f702268 // smlal2 v8.4s, v19.8h, v0.h[3]
-	WORD $0x0f702289 // smlal v9.4s, v20.4h, v0.h[3]
-	WORD $0x4f70228a // smlal2 v10.4s, v20.8h, v0.h[3]
-	WORD $0x0f71226b // smlal v11.4s, v19.4h, v1.h[3]
-	WORD $0x4f71226c // smlal2 v12.4s, v19.8h, v1.h[3]
-	WORD $0x0f71228d // smlal v13.4s, v20.4h, v1.h[3]
-	WORD $0x4f71228e // smlal2 v14.4s, v20.8h, v1.h[3]
-	WORD $0x0f72226f // smlal v15.4s, v19.4h, v2.h[3]
-	WORD $0x4f722270 // smlal2 v16.4s, v19.8h, v2.h[3]
-	WORD $0x0f722291 // smlal v17.4s, v20.4h, v2.h[3]
-	WORD $0x4f722292 // smlal2 v18.4s, v20.8h, v2.h[3]
-	SUBS $1, R15, R15
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, (R0)
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 16(R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 32(R0)
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 48(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	VSUB V0.S4, V14.S4, V14.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 256(R0)
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 272(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 288(R0)
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
-	FMOVQ F14, 304(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V15.S4, V15.S4
-	VSUB V0.S4, V16.S4, V16.S4
-	VSUB V0.S4, V17.S4, V17.S4
-	VSUB V0.S4, V18.S4, V18.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
-	FMOVQ F15, 512(R0)
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
-	FMOVQ F16, 528(R0)
-	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
-	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
-	FMOVQ F17, 544(R0)
-	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
-	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
-	FMOVQ F18, 560(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R14, R14
-	SUBS $1, R12, R12
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf8x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf8x3x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -2501,6 +2339,240 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
+	FMOVQ F18, 560(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R14, R14
+	SUBS $1, R12, R12
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd8x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd8x3x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R14
+	MOVD $2, R12
+
+loop2:
+	MOVD R14, R13
+	LSL $1, R3, R16
+	MOVD R2, R17
+	ADD R16, R17, R19
+	ADD R16, R19, R20
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	MOVD R5, R15
+
+loop3:
+	FMOVD (R17), F0
+	ADD $8, R17, R17
+	FMOVD (R19), F1
+	ADD $8, R19, R19
+	FMOVD (R20), F2
+	ADD $8, R20, R20
+	VLD4 (R13), [V3.B16, V4.B16, V5.B16, V6.B16]
+	ADD $128, R13, R13
+	VUXTL V3.B8, V19.H8
+	VUXTL2 V3.B16, V20.H8
+	WORD $0x0f402267 // smlal v7.4s, v19.4h, v0.h[0]
+	WORD $0x4f402268 // smlal2 v8.4s, v19.8h, v0.h[0]
+	WORD $0x0f402289 // smlal v9.4s, v20.4h, v0.h[0]
+	WORD $0x4f40228a // smlal2 v10.4s, v20.8h, v0.h[0]
+	WORD $0x0f41226b // smlal v11.4s, v19.4h, v1.h[0]
+	WORD $0x4f41226c // smlal2 v12.4s, v19.8h, v1.h[0]
+	WORD $0x0f41228d // smlal v13.4s, v20.4h, v1.h[0]
+	WORD $0x4f41228e // smlal2 v14.4s, v20.8h, v1.h[0]
+	WORD $0x0f42226f // smlal v15.4s, v19.4h, v2.h[0]
+	WORD $0x4f422270 // smlal2 v16.4s, v19.8h, v2.h[0]
+	WORD $0x0f422291 // smlal v17.4s, v20.4h, v2.h[0]
+	WORD $0x4f422292 // smlal2 v18.4s, v20.8h, v2.h[0]
+	VUXTL V4.B8, V19.H8
+	VUXTL2 V4.B16, V20.H8
+	WORD $0x0f502267 // smlal v7.4s, v19.4h, v0.h[1]
+	WORD $0x4f502268 // smlal2 v8.4s, v19.8h, v0.h[1]
+	WORD $0x0f502289 // smlal v9.4s, v20.4h, v0.h[1]
+	WORD $0x4f50228a // smlal2 v10.4s, v20.8h, v0.h[1]
+	WORD $0x0f51226b // smlal v11.4s, v19.4h, v1.h[1]
+	WORD $0x4f51226c // smlal2 v12.4s, v19.8h, v1.h[1]
+	WORD $0x0f51228d // smlal v13.4s, v20.4h, v1.h[1]
+	WORD $0x4f51228e // smlal2 v14.4s, v20.8h, v1.h[1]
+	WORD $0x0f52226f // smlal v15.4s, v19.4h, v2.h[1]
+	WORD $0x4f522270 // smlal2 v16.4s, v19.8h, v2.h[1]
+	WORD $0x0f522291 // smlal v17.4s, v20.4h, v2.h[1]
+	WORD $0x4f522292 // smlal2 v18.4s, v20.8h, v2.h[1]
+	VUXTL V5.B8, V19.H8
+	VUXTL2 V5.B16, V20.H8
+	WORD $0x0f602267 // smlal v7.4s, v19.4h, v0.h[2]
+	WORD $0x4f602268 // smlal2 v8.4s, v19.8h, v0.h[2]
+	WORD $0x0f602289 // smlal v9.4s, v20.4h, v0.h[2]
+	WORD $0x4f60228a // smlal2 v10.4s, v20.8h, v0.h[2]
+	WORD $0x0f61226b // smlal v11.4s, v19.4h, v1.h[2]
+	WORD $0x4f61226c // smlal2 v12.4s, v19.8h, v1.h[2]
+	WORD $0x0f61228d // smlal v13.4s, v20.4h, v1.h[2]
+	WORD $0x4f61228e // smlal2 v14.4s, v20.8h, v1.h[2]
+	WORD $0x0f62226f // smlal v15.4s, v19.4h, v2.h[2]
+	WORD $0x4f622270 // smlal2 v16.4s, v19.8h, v2.h[2]
+	WORD $0x0f622291 // smlal v17.4s, v20.4h, v2.h[2]
+	WORD $0x4f622292 // smlal2 v18.4s, v20.8h, v2.h[2]
+	VUXTL V6.B8, V19.H8
+	VUXTL2 V6.B16, V20.H8
+	WORD $0x0f702267 // smlal v7.4s, v19.4h, v0.h[3]
+	WORD $0x4f702268 // smlal2 v8.4s, v19.8h, v0.h[3]
+	WORD $0x0f702289 // smlal v9.4s, v20.4h, v0.h[3]
+	WORD $0x4f70228a // smlal2 v10.4s, v20.8h, v0.h[3]
+	WORD $0x0f71226b // smlal v11.4s, v19.4h, v1.h[3]
+	WORD $0x4f71226c // smlal2 v12.4s, v19.8h, v1.h[3]
+	WORD $0x0f71228d // smlal v13.4s, v20.4h, v1.h[3]
+	WORD $0x4f71228e // smlal2 v14.4s, v20.8h, v1.h[3]
+	WORD $0x0f72226f // smlal v15.4s, v19.4h, v2.h[3]
+	WORD $0x4f722270 // smlal2 v16.4s, v19.8h, v2.h[3]
+	WORD $0x0f722291 // smlal v17.4s, v20.4h, v2.h[3]
+	WORD $0x4f722292 // smlal2 v18.4s, v20.8h, v2.h[3]
+	SUBS $1, R15, R15
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, (R0)
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, 16(R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 32(R0)
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 48(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	VSUB V0.S4, V14.S4, V14.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 256(R0)
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 272(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 288(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
+	FMOVQ F13, 288(R0)
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	FMOVQ 304(R0), F0
+	WORD $0x4e2ed40e // fadd v14.4s, v0.4s, v14.4s
+	FMOVQ F14, 304(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V15.S4, V15.S4
+	VSUB V0.S4, V16.S4, V16.S4
+	VSUB V0.S4, V17.S4, V17.S4
+	VSUB V0.S4, V18.S4, V18.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e2fd40f // fadd v15.4s, v0.4s, v15.4s
+	FMOVQ F15, 512(R0)
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e30d410 // fadd v16.4s, v0.4s, v16.4s
+	FMOVQ F16, 528(R0)
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
+	FMOVQ 544(R0), F0
+	WORD $0x4e31d411 // fadd v17.4s, v0.4s, v17.4s
+	FMOVQ F17, 544(R0)
+	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
+	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
+	FMOVQ 560(R0), F0
+	WORD $0x4e32d412 // fadd v18.4s, v0.4s, v18.4s
 	FMOVQ F18, 560(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -3534,255 +3606,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled8x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled8x4x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	MOVW 12(R8), R12
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R15
-	MOVD $2, R13
-
-loop2:
-	MOVD R15, R14
-	LSL $1, R3, R17
-	MOVD R2, R19
-	ADD R17, R19, R20
-	ADD R17, R20, R21
-	ADD R17, R21, R22
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VEOR V18.B16, V18.B16, V18.B16
-	VEOR V19.B16, V19.B16, V19.B16
-	VEOR V20.B16, V20.B16, V20.B16
-	VEOR V21.B16, V21.B16, V21.B16
-	VEOR V22.B16, V22.B16, V22.B16
-	VEOR V23.B16, V23.B16, V23.B16
-	MOVD R5, R16
-
-loop3:
-	FMOVD (R19), F0
-	ADD $8, R19, R19
-	FMOVD (R20), F1
-	ADD $8, R20, R20
-	FMOVD (R21), F2
-	ADD $8, R21, R21
-	FMOVD (R22), F3
-	ADD $8, R22, R22
-	VLD4 (R14), [V4.B16, V5.B16, V6.B16, V7.B16]
-	ADD $128, R14, R14
-	VUXTL V4.B8, V24.H8
-	VUXTL2 V4.B16, V25.H8
-	WORD $0x0f402308 // smlal v8.4s, v24.4h, v0.h[0]
-	WORD $0x4f402309 // smlal2 v9.4s, v24.8h, v0.h[0]
-	WORD $0x0f40232a // smlal v10.4s, v25.4h, v0.h[0]
-	WORD $0x4f40232b // smlal2 v11.4s, v25.8h, v0.h[0]
-	WORD $0x0f41230c // smlal v12.4s, v24.4h, v1.h[0]
-	WORD $0x4f41230d // smlal2 v13.4s, v24.8h, v1.h[0]
-	WORD $0x0f41232e // smlal v14.4s, v25.4h, v1.h[0]
-	WORD $0x4f41232f // smlal2 v15.4s, v25.8h, v1.h[0]
-	WORD $0x0f422310 // smlal v16.4s, v24.4h, v2.h[0]
-	WORD $0x4f422311 // smlal2 v17.4s, v24.8h, v2.h[0]
-	WORD $0x0f422332 // smlal v18.4s, v25.4h, v2.h[0]
-	WORD $0x4f422333 // smlal2 v19.4s, v25.8h, v2.h[0]
-	WORD $0x0f432314 // smlal v20.4s, v24.4h, v3.h[0]
-	WORD $0x4f432315 // smlal2 v21.4s, v24.8h, v3.h[0]
-	WORD $0x0f432336 // smlal v22.4s, v25.4h, v3.h[0]
-	WORD $0x4f432337 // smlal2 v23.4s, v25.8h, v3.h[0]
-	VUXTL V5.B8, V24.H8
-	VUXTL2 V5.B16, V25.H8
-	WORD $0x0f502308 // smlal v8.4s, v24.4h, v0.h[1]
-	WORD $0x4f502309 // smlal2 v9.4s, v24.8h, v0.h[1]
-	WORD $0x0f50232a // smlal v10.4s, v25.4h, v0.h[1]
-	WORD $0x4f50232b // smlal2 v11.4s, v25.8h, v0.h[1]
-	WORD $0x0f51230c // smlal v12.4s, v24.4h, v1.h[1]
-	WORD $0x4f51230d // smlal2 v13.4s, v24.8h, v1.h[1]
-	WORD $0x0f51232e // smlal v14.4s, v25.4h, v1.h[1]
-	WORD $0x4f51232f // smlal2 v15.4s, v25.8h, v1.h[1]
-	WORD $0x0f522310 // smlal v16.4s, v24.4h, v2.h[1]
-	WORD $0x4f522311 // smlal2 v17.4s, v24.8h, v2.h[1]
-	WORD $0x0f522332 // smlal v18.4s, v25.4h, v2.h[1]
-	WORD $0x4f522333 // smlal2 v19.4s, v25.8h, v2.h[1]
-	WORD $0x0f532314 // smlal v20.4s, v24.4h, v3.h[1]
-	WORD $0x4f532315 // smlal2 v21.4s, v24.8h, v3.h[1]
-	WORD $0x0f532336 // smlal v22.4s, v25.4h, v3.h[1]
-	WORD $0x4f532337 // smlal2 v23.4s, v25.8h, v3.h[1]
-	VUXTL V6.B8, V24.H8
-	VUXTL2 V6.B16, V25.H8
-	WORD $0x0f602308 // smlal v8.4s, v24.4h, v0.h[2]
-	WORD $0x4f602309 // smlal2 v9.4s, v24.8h, v0.h[2]
-	WORD $0x0f60232a // smlal v10.4s, v25.4h, v0.h[2]
-	WORD $0x4f60232b // smlal2 v11.4s, v25.8h, v0.h[2]
-	WORD $0x0f61230c // smlal v12.4s, v24.4h, v1.h[2]
-	WORD $0x4f61230d // smlal2 v13.4s, v24.8h, v1.h[2]
-	WORD $0x0f61232e // smlal v14.4s, v25.4h, v1.h[2]
-	WORD $0x4f61232f // smlal2 v15.4s, v25.8h, v1.h[2]
-	WORD $0x0f622310 // smlal v16.4s, v24.4h, v2.h[2]
-	WORD $0x4f622311 // smlal2 v17.4s, v24.8h, v2.h[2]
-	WORD $0x0f622332 // smlal v18.4s, v25.4h, v2.h[2]
-	WORD $0x4f622333 // smlal2 v19.4s, v25.8h, v2.h[2]
-	WORD $0x0f632314 // smlal v20.4s, v24.4h, v3.h[2]
-	WORD $0x4f632315 // smlal2 v21.4s, v24.8h, v3.h[2]
-	WORD $0x0f632336 // smlal v22.4s, v25.4h, v3.h[2]
-	WORD $0x4f632337 // smlal2 v23.4s, v25.8h, v3.h[2]
-	VUXTL V7.B8, V24.H8
-	VUXTL2 V7.B16, V25.H8
-	WORD $0x0f702308 // smlal v8.4s, v24.4h, v0.h[3]
-	WORD $0x4f702309 // smlal2 v9.4s, v24.8h, v0.h[3]
-	WORD $0x0f70232a // smlal v10.4s, v25.4h, v0.h[3]
-	WORD $0x4f70232b // smlal2 v11.4s, v25.8h, v0.h[3]
-	WORD $0x0f71230c // smlal v12.4s, v24.4h, v1.h[3]
-	WORD $0x4f71230d // smlal2 v13.4s, v24.8h, v1.h[3]
-	WORD $0x0f71232e // smlal v14.4s, v25.4h, v1.h[3]
-	WORD $0x4f71232f // smlal2 v15.4s, v25.8h, v1.h[3]
-	WORD $0x0f722310 // smlal v16.4s, v24.4h, v2.h[3]
-	WORD $0x4f722311 // smlal2 v17.4s, v24.8h, v2.h[3]
-	WORD $0x0f722332 // smlal v18.4s, v25.4h, v2.h[3]
-	WORD $0x4f722333 // smlal2 v19.4s, v25.8h, v2.h[3]
-	WORD $0x0f732314 // smlal v20.4s, v24.4h, v3.h[3]
-	WORD $0x4f732315 // smlal2 v21.4s, v24.8h, v3.h[3]
-	WORD $0x0f732336 // smlal v22.4s, v25.4h, v3.h[3]
-	WORD $0x4f732337 // smlal2 v23.4s, v25.8h, v3.h[3]
-	SUBS $1, R16, R16
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, (R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 16(R0)
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 32(R0)
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 48(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	VSUB V0.S4, V14.S4, V14.S4
-	VSUB V0.S4, V15.S4, V15.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 256(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 272(R0)
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
-	FMOVQ F14, 288(R0)
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
-	FMOVQ F15, 304(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V16.S4, V16.S4
-	VSUB V0.S4, V17.S4, V17.S4
-	VSUB V0.S4, V18.S4, V18.S4
-	VSUB V0.S4, V19.S4, V19.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
-	FMOVQ F16, 512(R0)
-	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
-	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
-	FMOVQ F17, 528(R0)
-	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
-	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
-	FMOVQ F18, 544(R0)
-	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
-	WORD $0x6e21de73 // fmul v19.4s, v19.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20de73 // fmul v19.4s, v19.4s, v0.4s
-	FMOVQ F19, 560(R0)
-	VDUP R12, V0.S4
-	VSUB V0.S4, V20.S4, V20.S4
-	VSUB V0.S4, V21.S4, V21.S4
-	VSUB V0.S4, V22.S4, V22.S4
-	VSUB V0.S4, V23.S4, V23.S4
-	FMOVS 12(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
-	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
-	FMOVQ F20, 768(R0)
-	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
-	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
-	FMOVQ F21, 784(R0)
-	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
-	WORD $0x6e21ded6 // fmul v22.4s, v22.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20ded6 // fmul v22.4s, v22.4s, v0.4s
-	FMOVQ F22, 800(R0)
-	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
-	WORD $0x6e21def7 // fmul v23.4s, v23.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20def7 // fmul v23.4s, v23.4s, v0.4s
-	FMOVQ F23, 816(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R15, R15
-	SUBS $1, R13, R13
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf8x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf8x4x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -4037,6 +3860,303 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20def7 // fmul v23.4s, v23.4s, v0.4s
+	FMOVQ F23, 816(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R15, R15
+	SUBS $1, R13, R13
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd8x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd8x4x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	MOVW 12(R8), R12
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R15
+	MOVD $2, R13
+
+loop2:
+	MOVD R15, R14
+	LSL $1, R3, R17
+	MOVD R2, R19
+	ADD R17, R19, R20
+	ADD R17, R20, R21
+	ADD R17, R21, R22
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+	MOVD R5, R16
+
+loop3:
+	FMOVD (R19), F0
+	ADD $8, R19, R19
+	FMOVD (R20), F1
+	ADD $8, R20, R20
+	FMOVD (R21), F2
+	ADD $8, R21, R21
+	FMOVD (R22), F3
+	ADD $8, R22, R22
+	VLD4 (R14), [V4.B16, V5.B16, V6.B16, V7.B16]
+	ADD $128, R14, R14
+	VUXTL V4.B8, V24.H8
+	VUXTL2 V4.B16, V25.H8
+	WORD $0x0f402308 // smlal v8.4s, v24.4h, v0.h[0]
+	WORD $0x4f402309 // smlal2 v9.4s, v24.8h, v0.h[0]
+	WORD $0x0f40232a // smlal v10.4s, v25.4h, v0.h[0]
+	WORD $0x4f40232b // smlal2 v11.4s, v25.8h, v0.h[0]
+	WORD $0x0f41230c // smlal v12.4s, v24.4h, v1.h[0]
+	WORD $0x4f41230d // smlal2 v13.4s, v24.8h, v1.h[0]
+	WORD $0x0f41232e // smlal v14.4s, v25.4h, v1.h[0]
+	WORD $0x4f41232f // smlal2 v15.4s, v25.8h, v1.h[0]
+	WORD $0x0f422310 // smlal v16.4s, v24.4h, v2.h[0]
+	WORD $0x4f422311 // smlal2 v17.4s, v24.8h, v2.h[0]
+	WORD $0x0f422332 // smlal v18.4s, v25.4h, v2.h[0]
+	WORD $0x4f422333 // smlal2 v19.4s, v25.8h, v2.h[0]
+	WORD $0x0f432314 // smlal v20.4s, v24.4h, v3.h[0]
+	WORD $0x4f432315 // smlal2 v21.4s, v24.8h, v3.h[0]
+	WORD $0x0f432336 // smlal v22.4s, v25.4h, v3.h[0]
+	WORD $0x4f432337 // smlal2 v23.4s, v25.8h, v3.h[0]
+	VUXTL V5.B8, V24.H8
+	VUXTL2 V5.B16, V25.H8
+	WORD $0x0f502308 // smlal v8.4s, v24.4h, v0.h[1]
+	WORD $0x4f502309 // smlal2 v9.4s, v24.8h, v0.h[1]
+	WORD $0x0f50232a // smlal v10.4s, v25.4h, v0.h[1]
+	WORD $0x4f50232b // smlal2 v11.4s, v25.8h, v0.h[1]
+	WORD $0x0f51230c // smlal v12.4s, v24.4h, v1.h[1]
+	WORD $0x4f51230d // smlal2 v13.4s, v24.8h, v1.h[1]
+	WORD $0x0f51232e // smlal v14.4s, v25.4h, v1.h[1]
+	WORD $0x4f51232f // smlal2 v15.4s, v25.8h, v1.h[1]
+	WORD $0x0f522310 // smlal v16.4s, v24.4h, v2.h[1]
+	WORD $0x4f522311 // smlal2 v17.4s, v24.8h, v2.h[1]
+	WORD $0x0f522332 // smlal v18.4s, v25.4h, v2.h[1]
+	WORD $0x4f522333 // smlal2 v19.4s, v25.8h, v2.h[1]
+	WORD $0x0f532314 // smlal v20.4s, v24.4h, v3.h[1]
+	WORD $0x4f532315 // smlal2 v21.4s, v24.8h, v3.h[1]
+	WORD $0x0f532336 // smlal v22.4s, v25.4h, v3.h[1]
+	WORD $0x4f532337 // smlal2 v23.4s, v25.8h, v3.h[1]
+	VUXTL V6.B8, V24.H8
+	VUXTL2 V6.B16, V25.H8
+	WORD $0x0f602308 // smlal v8.4s, v24.4h, v0.h[2]
+	WORD $0x4f602309 // smlal2 v9.4s, v24.8h, v0.h[2]
+	WORD $0x0f60232a // smlal v10.4s, v25.4h, v0.h[2]
+	WORD $0x4f60232b // smlal2 v11.4s, v25.8h, v0.h[2]
+	WORD $0x0f61230c // smlal v12.4s, v24.4h, v1.h[2]
+	WORD $0x4f61230d // smlal2 v13.4s, v24.8h, v1.h[2]
+	WORD $0x0f61232e // smlal v14.4s, v25.4h, v1.h[2]
+	WORD $0x4f61232f // smlal2 v15.4s, v25.8h, v1.h[2]
+	WORD $0x0f622310 // smlal v16.4s, v24.4h, v2.h[2]
+	WORD $0x4f622311 // smlal2 v17.4s, v24.8h, v2.h[2]
+	WORD $0x0f622332 // smlal v18.4s, v25.4h, v2.h[2]
+	WORD $0x4f622333 // smlal2 v19.4s, v25.8h, v2.h[2]
+	WORD $0x0f632314 // smlal v20.4s, v24.4h, v3.h[2]
+	WORD $0x4f632315 // smlal2 v21.4s, v24.8h, v3.h[2]
+	WORD $0x0f632336 // smlal v22.4s, v25.4h, v3.h[2]
+	WORD $0x4f632337 // smlal2 v23.4s, v25.8h, v3.h[2]
+	VUXTL V7.B8, V24.H8
+	VUXTL2 V7.B16, V25.H8
+	WORD $0x0f702308 // smlal v8.4s, v24.4h, v0.h[3]
+	WORD $0x4f702309 // smlal2 v9.4s, v24.8h, v0.h[3]
+	WORD $0x0f70232a // smlal v10.4s, v25.4h, v0.h[3]
+	WORD $0x4f70232b // smlal2 v11.4s, v25.8h, v0.h[3]
+	WORD $0x0f71230c // smlal v12.4s, v24.4h, v1.h[3]
+	WORD $0x4f71230d // smlal2 v13.4s, v24.8h, v1.h[3]
+	WORD $0x0f71232e // smlal v14.4s, v25.4h, v1.h[3]
+	WORD $0x4f71232f // smlal2 v15.4s, v25.8h, v1.h[3]
+	WORD $0x0f722310 // smlal v16.4s, v24.4h, v2.h[3]
+	WORD $0x4f722311 // smlal2 v17.4s, v24.8h, v2.h[3]
+	WORD $0x0f722332 // smlal v18.4s, v25.4h, v2.h[3]
+	WORD $0x4f722333 // smlal2 v19.4s, v25.8h, v2.h[3]
+	WORD $0x0f732314 // smlal v20.4s, v24.4h, v3.h[3]
+	WORD $0x4f732315 // smlal2 v21.4s, v24.8h, v3.h[3]
+	WORD $0x0f732336 // smlal v22.4s, v25.4h, v3.h[3]
+	WORD $0x4f732337 // smlal2 v23.4s, v25.8h, v3.h[3]
+	SUBS $1, R16, R16
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, (R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 16(R0)
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 32(R0)
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 48(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	VSUB V0.S4, V14.S4, V14.S4
+	VSUB V0.S4, V15.S4, V15.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 256(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
+	FMOVQ F13, 272(R0)
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	FMOVQ 288(R0), F0
+	WORD $0x4e2ed40e // fadd v14.4s, v0.4s, v14.4s
+	FMOVQ F14, 288(R0)
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ 304(R0), F0
+	WORD $0x4e2fd40f // fadd v15.4s, v0.4s, v15.4s
+	FMOVQ F15, 304(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V16.S4, V16.S4
+	VSUB V0.S4, V17.S4, V17.S4
+	VSUB V0.S4, V18.S4, V18.S4
+	VSUB V0.S4, V19.S4, V19.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e30d410 // fadd v16.4s, v0.4s, v16.4s
+	FMOVQ F16, 512(R0)
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e31d411 // fadd v17.4s, v0.4s, v17.4s
+	FMOVQ F17, 528(R0)
+	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
+	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
+	FMOVQ 544(R0), F0
+	WORD $0x4e32d412 // fadd v18.4s, v0.4s, v18.4s
+	FMOVQ F18, 544(R0)
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e21de73 // fmul v19.4s, v19.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de73 // fmul v19.4s, v19.4s, v0.4s
+	FMOVQ 560(R0), F0
+	WORD $0x4e33d413 // fadd v19.4s, v0.4s, v19.4s
+	FMOVQ F19, 560(R0)
+	VDUP R12, V0.S4
+	VSUB V0.S4, V20.S4, V20.S4
+	VSUB V0.S4, V21.S4, V21.S4
+	VSUB V0.S4, V22.S4, V22.S4
+	VSUB V0.S4, V23.S4, V23.S4
+	FMOVS 12(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
+	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	FMOVQ 768(R0), F0
+	WORD $0x4e34d414 // fadd v20.4s, v0.4s, v20.4s
+	FMOVQ F20, 768(R0)
+	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
+	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
+	FMOVQ 784(R0), F0
+	WORD $0x4e35d415 // fadd v21.4s, v0.4s, v21.4s
+	FMOVQ F21, 784(R0)
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x6e21ded6 // fmul v22.4s, v22.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ded6 // fmul v22.4s, v22.4s, v0.4s
+	FMOVQ 800(R0), F0
+	WORD $0x4e36d416 // fadd v22.4s, v0.4s, v22.4s
+	FMOVQ F22, 800(R0)
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e21def7 // fmul v23.4s, v23.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20def7 // fmul v23.4s, v23.4s, v0.4s
+	FMOVQ 816(R0), F0
+	WORD $0x4e37d417 // fadd v23.4s, v0.4s, v23.4s
 	FMOVQ F23, 816(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -4938,135 +5058,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled4x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled4x1x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R12
-	MOVD $2, R10
-
-loop2:
-	MOVD R12, R11
-	LSL $1, R3, R14
-	MOVD R2, R15
-	VEOR V5.B16, V5.B16, V5.B16
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VMOVI $15, V9.B16
-	MOVD R5, R13
-
-loop3:
-	FMOVQ (R15), F0
-	ADD $16, R15, R15
-	VLD4 (R11), [V1.B16, V2.B16, V3.B16, V4.B16]
-	ADD $128, R11, R11
-	VAND V9.B16, V1.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f402165 // smlal v5.4s, v11.4h, v0.h[0]
-	WORD $0x4f402166 // smlal2 v6.4s, v11.8h, v0.h[0]
-	WORD $0x0f402187 // smlal v7.4s, v12.4h, v0.h[0]
-	WORD $0x4f402188 // smlal2 v8.4s, v12.8h, v0.h[0]
-	VUSHR $4, V1.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f402965 // smlal v5.4s, v11.4h, v0.h[4]
-	WORD $0x4f402966 // smlal2 v6.4s, v11.8h, v0.h[4]
-	WORD $0x0f402987 // smlal v7.4s, v12.4h, v0.h[4]
-	WORD $0x4f402988 // smlal2 v8.4s, v12.8h, v0.h[4]
-	VAND V9.B16, V2.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f502165 // smlal v5.4s, v11.4h, v0.h[1]
-	WORD $0x4f502166 // smlal2 v6.4s, v11.8h, v0.h[1]
-	WORD $0x0f502187 // smlal v7.4s, v12.4h, v0.h[1]
-	WORD $0x4f502188 // smlal2 v8.4s, v12.8h, v0.h[1]
-	VUSHR $4, V2.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f502965 // smlal v5.4s, v11.4h, v0.h[5]
-	WORD $0x4f502966 // smlal2 v6.4s, v11.8h, v0.h[5]
-	WORD $0x0f502987 // smlal v7.4s, v12.4h, v0.h[5]
-	WORD $0x4f502988 // smlal2 v8.4s, v12.8h, v0.h[5]
-	VAND V9.B16, V3.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f602165 // smlal v5.4s, v11.4h, v0.h[2]
-	WORD $0x4f602166 // smlal2 v6.4s, v11.8h, v0.h[2]
-	WORD $0x0f602187 // smlal v7.4s, v12.4h, v0.h[2]
-	WORD $0x4f602188 // smlal2 v8.4s, v12.8h, v0.h[2]
-	VUSHR $4, V3.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f602965 // smlal v5.4s, v11.4h, v0.h[6]
-	WORD $0x4f602966 // smlal2 v6.4s, v11.8h, v0.h[6]
-	WORD $0x0f602987 // smlal v7.4s, v12.4h, v0.h[6]
-	WORD $0x4f602988 // smlal2 v8.4s, v12.8h, v0.h[6]
-	VAND V9.B16, V4.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f702165 // smlal v5.4s, v11.4h, v0.h[3]
-	WORD $0x4f702166 // smlal2 v6.4s, v11.8h, v0.h[3]
-	WORD $0x0f702187 // smlal v7.4s, v12.4h, v0.h[3]
-	WORD $0x4f702188 // smlal2 v8.4s, v12.8h, v0.h[3]
-	VUSHR $4, V4.B16, V10.B16
-	VUXTL V10.B8, V11.H8
-	VUXTL2 V10.B16, V12.H8
-	WORD $0x0f702965 // smlal v5.4s, v11.4h, v0.h[7]
-	WORD $0x4f702966 // smlal2 v6.4s, v11.8h, v0.h[7]
-	WORD $0x0f702987 // smlal v7.4s, v12.4h, v0.h[7]
-	WORD $0x4f702988 // smlal2 v8.4s, v12.8h, v0.h[7]
-	SUBS $1, R13, R13
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V5.S4, V5.S4
-	VSUB V0.S4, V6.S4, V6.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	FMOVQ F5, (R0)
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	FMOVQ F6, 16(R0)
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, 32(R0)
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 48(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R12, R12
-	SUBS $1, R10, R10
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf4x1x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -5189,6 +5180,147 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ F8, 48(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R12, R12
+	SUBS $1, R10, R10
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd4x1x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R12
+	MOVD $2, R10
+
+loop2:
+	MOVD R12, R11
+	LSL $1, R3, R14
+	MOVD R2, R15
+	VEOR V5.B16, V5.B16, V5.B16
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VMOVI $15, V9.B16
+	MOVD R5, R13
+
+loop3:
+	FMOVQ (R15), F0
+	ADD $16, R15, R15
+	VLD4 (R11), [V1.B16, V2.B16, V3.B16, V4.B16]
+	ADD $128, R11, R11
+	VAND V9.B16, V1.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f402165 // smlal v5.4s, v11.4h, v0.h[0]
+	WORD $0x4f402166 // smlal2 v6.4s, v11.8h, v0.h[0]
+	WORD $0x0f402187 // smlal v7.4s, v12.4h, v0.h[0]
+	WORD $0x4f402188 // smlal2 v8.4s, v12.8h, v0.h[0]
+	VUSHR $4, V1.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f402965 // smlal v5.4s, v11.4h, v0.h[4]
+	WORD $0x4f402966 // smlal2 v6.4s, v11.8h, v0.h[4]
+	WORD $0x0f402987 // smlal v7.4s, v12.4h, v0.h[4]
+	WORD $0x4f402988 // smlal2 v8.4s, v12.8h, v0.h[4]
+	VAND V9.B16, V2.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f502165 // smlal v5.4s, v11.4h, v0.h[1]
+	WORD $0x4f502166 // smlal2 v6.4s, v11.8h, v0.h[1]
+	WORD $0x0f502187 // smlal v7.4s, v12.4h, v0.h[1]
+	WORD $0x4f502188 // smlal2 v8.4s, v12.8h, v0.h[1]
+	VUSHR $4, V2.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f502965 // smlal v5.4s, v11.4h, v0.h[5]
+	WORD $0x4f502966 // smlal2 v6.4s, v11.8h, v0.h[5]
+	WORD $0x0f502987 // smlal v7.4s, v12.4h, v0.h[5]
+	WORD $0x4f502988 // smlal2 v8.4s, v12.8h, v0.h[5]
+	VAND V9.B16, V3.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f602165 // smlal v5.4s, v11.4h, v0.h[2]
+	WORD $0x4f602166 // smlal2 v6.4s, v11.8h, v0.h[2]
+	WORD $0x0f602187 // smlal v7.4s, v12.4h, v0.h[2]
+	WORD $0x4f602188 // smlal2 v8.4s, v12.8h, v0.h[2]
+	VUSHR $4, V3.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f602965 // smlal v5.4s, v11.4h, v0.h[6]
+	WORD $0x4f602966 // smlal2 v6.4s, v11.8h, v0.h[6]
+	WORD $0x0f602987 // smlal v7.4s, v12.4h, v0.h[6]
+	WORD $0x4f602988 // smlal2 v8.4s, v12.8h, v0.h[6]
+	VAND V9.B16, V4.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f702165 // smlal v5.4s, v11.4h, v0.h[3]
+	WORD $0x4f702166 // smlal2 v6.4s, v11.8h, v0.h[3]
+	WORD $0x0f702187 // smlal v7.4s, v12.4h, v0.h[3]
+	WORD $0x4f702188 // smlal2 v8.4s, v12.8h, v0.h[3]
+	VUSHR $4, V4.B16, V10.B16
+	VUXTL V10.B8, V11.H8
+	VUXTL2 V10.B16, V12.H8
+	WORD $0x0f702965 // smlal v5.4s, v11.4h, v0.h[7]
+	WORD $0x4f702966 // smlal2 v6.4s, v11.8h, v0.h[7]
+	WORD $0x0f702987 // smlal v7.4s, v12.4h, v0.h[7]
+	WORD $0x4f702988 // smlal2 v8.4s, v12.8h, v0.h[7]
+	SUBS $1, R13, R13
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V5.S4, V5.S4
+	VSUB V0.S4, V6.S4, V6.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e25d405 // fadd v5.4s, v0.4s, v5.4s
+	FMOVQ F5, (R0)
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e26d406 // fadd v6.4s, v0.4s, v6.4s
+	FMOVQ F6, 16(R0)
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, 32(R0)
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
 	FMOVQ F8, 48(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -5977,202 +6109,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled4x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled4x2x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R13
-	MOVD $2, R11
-
-loop2:
-	MOVD R13, R12
-	LSL $1, R3, R15
-	MOVD R2, R16
-	ADD R15, R16, R17
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VMOVI $15, V14.B16
-	MOVD R5, R14
-
-loop3:
-	FMOVQ (R16), F0
-	ADD $16, R16, R16
-	FMOVQ (R17), F1
-	ADD $16, R17, R17
-	VLD4 (R12), [V2.B16, V3.B16, V4.B16, V5.B16]
-	ADD $128, R12, R12
-	VAND V14.B16, V2.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f402206 // smlal v6.4s, v16.4h, v0.h[0]
-	WORD $0x4f402207 // smlal2 v7.4s, v16.8h, v0.h[0]
-	WORD $0x0f402228 // smlal v8.4s, v17.4h, v0.h[0]
-	WORD $0x4f402229 // smlal2 v9.4s, v17.8h, v0.h[0]
-	WORD $0x0f41220a // smlal v10.4s, v16.4h, v1.h[0]
-	WORD $0x4f41220b // smlal2 v11.4s, v16.8h, v1.h[0]
-	WORD $0x0f41222c // smlal v12.4s, v17.4h, v1.h[0]
-	WORD $0x4f41222d // smlal2 v13.4s, v17.8h, v1.h[0]
-	VUSHR $4, V2.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f402a06 // smlal v6.4s, v16.4h, v0.h[4]
-	WORD $0x4f402a07 // smlal2 v7.4s, v16.8h, v0.h[4]
-	WORD $0x0f402a28 // smlal v8.4s, v17.4h, v0.h[4]
-	WORD $0x4f402a29 // smlal2 v9.4s, v17.8h, v0.h[4]
-	WORD $0x0f412a0a // smlal v10.4s, v16.4h, v1.h[4]
-	WORD $0x4f412a0b // smlal2 v11.4s, v16.8h, v1.h[4]
-	WORD $0x0f412a2c // smlal v12.4s, v17.4h, v1.h[4]
-	WORD $0x4f412a2d // smlal2 v13.4s, v17.8h, v1.h[4]
-	VAND V14.B16, V3.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f502206 // smlal v6.4s, v16.4h, v0.h[1]
-	WORD $0x4f502207 // smlal2 v7.4s, v16.8h, v0.h[1]
-	WORD $0x0f502228 // smlal v8.4s, v17.4h, v0.h[1]
-	WORD $0x4f502229 // smlal2 v9.4s, v17.8h, v0.h[1]
-	WORD $0x0f51220a // smlal v10.4s, v16.4h, v1.h[1]
-	WORD $0x4f51220b // smlal2 v11.4s, v16.8h, v1.h[1]
-	WORD $0x0f51222c // smlal v12.4s, v17.4h, v1.h[1]
-	WORD $0x4f51222d // smlal2 v13.4s, v17.8h, v1.h[1]
-	VUSHR $4, V3.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f502a06 // smlal v6.4s, v16.4h, v0.h[5]
-	WORD $0x4f502a07 // smlal2 v7.4s, v16.8h, v0.h[5]
-	WORD $0x0f502a28 // smlal v8.4s, v17.4h, v0.h[5]
-	WORD $0x4f502a29 // smlal2 v9.4s, v17.8h, v0.h[5]
-	WORD $0x0f512a0a // smlal v10.4s, v16.4h, v1.h[5]
-	WORD $0x4f512a0b // smlal2 v11.4s, v16.8h, v1.h[5]
-	WORD $0x0f512a2c // smlal v12.4s, v17.4h, v1.h[5]
-	WORD $0x4f512a2d // smlal2 v13.4s, v17.8h, v1.h[5]
-	VAND V14.B16, V4.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f602206 // smlal v6.4s, v16.4h, v0.h[2]
-	WORD $0x4f602207 // smlal2 v7.4s, v16.8h, v0.h[2]
-	WORD $0x0f602228 // smlal v8.4s, v17.4h, v0.h[2]
-	WORD $0x4f602229 // smlal2 v9.4s, v17.8h, v0.h[2]
-	WORD $0x0f61220a // smlal v10.4s, v16.4h, v1.h[2]
-	WORD $0x4f61220b // smlal2 v11.4s, v16.8h, v1.h[2]
-	WORD $0x0f61222c // smlal v12.4s, v17.4h, v1.h[2]
-	WORD $0x4f61222d // smlal2 v13.4s, v17.8h, v1.h[2]
-	VUSHR $4, V4.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f602a06 // smlal v6.4s, v16.4h, v0.h[6]
-	WORD $0x4f602a07 // smlal2 v7.4s, v16.8h, v0.h[6]
-	WORD $0x0f602a28 // smlal v8.4s, v17.4h, v0.h[6]
-	WORD $0x4f602a29 // smlal2 v9.4s, v17.8h, v0.h[6]
-	WORD $0x0f612a0a // smlal v10.4s, v16.4h, v1.h[6]
-	WORD $0x4f612a0b // smlal2 v11.4s, v16.8h, v1.h[6]
-	WORD $0x0f612a2c // smlal v12.4s, v17.4h, v1.h[6]
-	WORD $0x4f612a2d // smlal2 v13.4s, v17.8h, v1.h[6]
-	VAND V14.B16, V5.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f702206 // smlal v6.4s, v16.4h, v0.h[3]
-	WORD $0x4f702207 // smlal2 v7.4s, v16.8h, v0.h[3]
-	WORD $0x0f702228 // smlal v8.4s, v17.4h, v0.h[3]
-	WORD $0x4f702229 // smlal2 v9.4s, v17.8h, v0.h[3]
-	WORD $0x0f71220a // smlal v10.4s, v16.4h, v1.h[3]
-	WORD $0x4f71220b // smlal2 v11.4s, v16.8h, v1.h[3]
-	WORD $0x0f71222c // smlal v12.4s, v17.4h, v1.h[3]
-	WORD $0x4f71222d // smlal2 v13.4s, v17.8h, v1.h[3]
-	VUSHR $4, V5.B16, V15.B16
-	VUXTL V15.B8, V16.H8
-	VUXTL2 V15.B16, V17.H8
-	WORD $0x0f702a06 // smlal v6.4s, v16.4h, v0.h[7]
-	WORD $0x4f702a07 // smlal2 v7.4s, v16.8h, v0.h[7]
-	WORD $0x0f702a28 // smlal v8.4s, v17.4h, v0.h[7]
-	WORD $0x4f702a29 // smlal2 v9.4s, v17.8h, v0.h[7]
-	WORD $0x0f712a0a // smlal v10.4s, v16.4h, v1.h[7]
-	WORD $0x4f712a0b // smlal2 v11.4s, v16.8h, v1.h[7]
-	WORD $0x0f712a2c // smlal v12.4s, v17.4h, v1.h[7]
-	WORD $0x4f712a2d // smlal2 v13.4s, v17.8h, v1.h[7]
-	SUBS $1, R14, R14
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V6.S4, V6.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	FMOVQ F6, (R0)
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, 16(R0)
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 32(R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 48(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 256(R0)
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 272(R0)
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 288(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 304(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R13, R13
-	SUBS $1, R11, R11
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf4x2x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -6366,6 +6302,226 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ F13, 304(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R13, R13
+	SUBS $1, R11, R11
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd4x2x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R13
+	MOVD $2, R11
+
+loop2:
+	MOVD R13, R12
+	LSL $1, R3, R15
+	MOVD R2, R16
+	ADD R15, R16, R17
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VMOVI $15, V14.B16
+	MOVD R5, R14
+
+loop3:
+	FMOVQ (R16), F0
+	ADD $16, R16, R16
+	FMOVQ (R17), F1
+	ADD $16, R17, R17
+	VLD4 (R12), [V2.B16, V3.B16, V4.B16, V5.B16]
+	ADD $128, R12, R12
+	VAND V14.B16, V2.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f402206 // smlal v6.4s, v16.4h, v0.h[0]
+	WORD $0x4f402207 // smlal2 v7.4s, v16.8h, v0.h[0]
+	WORD $0x0f402228 // smlal v8.4s, v17.4h, v0.h[0]
+	WORD $0x4f402229 // smlal2 v9.4s, v17.8h, v0.h[0]
+	WORD $0x0f41220a // smlal v10.4s, v16.4h, v1.h[0]
+	WORD $0x4f41220b // smlal2 v11.4s, v16.8h, v1.h[0]
+	WORD $0x0f41222c // smlal v12.4s, v17.4h, v1.h[0]
+	WORD $0x4f41222d // smlal2 v13.4s, v17.8h, v1.h[0]
+	VUSHR $4, V2.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f402a06 // smlal v6.4s, v16.4h, v0.h[4]
+	WORD $0x4f402a07 // smlal2 v7.4s, v16.8h, v0.h[4]
+	WORD $0x0f402a28 // smlal v8.4s, v17.4h, v0.h[4]
+	WORD $0x4f402a29 // smlal2 v9.4s, v17.8h, v0.h[4]
+	WORD $0x0f412a0a // smlal v10.4s, v16.4h, v1.h[4]
+	WORD $0x4f412a0b // smlal2 v11.4s, v16.8h, v1.h[4]
+	WORD $0x0f412a2c // smlal v12.4s, v17.4h, v1.h[4]
+	WORD $0x4f412a2d // smlal2 v13.4s, v17.8h, v1.h[4]
+	VAND V14.B16, V3.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f502206 // smlal v6.4s, v16.4h, v0.h[1]
+	WORD $0x4f502207 // smlal2 v7.4s, v16.8h, v0.h[1]
+	WORD $0x0f502228 // smlal v8.4s, v17.4h, v0.h[1]
+	WORD $0x4f502229 // smlal2 v9.4s, v17.8h, v0.h[1]
+	WORD $0x0f51220a // smlal v10.4s, v16.4h, v1.h[1]
+	WORD $0x4f51220b // smlal2 v11.4s, v16.8h, v1.h[1]
+	WORD $0x0f51222c // smlal v12.4s, v17.4h, v1.h[1]
+	WORD $0x4f51222d // smlal2 v13.4s, v17.8h, v1.h[1]
+	VUSHR $4, V3.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f502a06 // smlal v6.4s, v16.4h, v0.h[5]
+	WORD $0x4f502a07 // smlal2 v7.4s, v16.8h, v0.h[5]
+	WORD $0x0f502a28 // smlal v8.4s, v17.4h, v0.h[5]
+	WORD $0x4f502a29 // smlal2 v9.4s, v17.8h, v0.h[5]
+	WORD $0x0f512a0a // smlal v10.4s, v16.4h, v1.h[5]
+	WORD $0x4f512a0b // smlal2 v11.4s, v16.8h, v1.h[5]
+	WORD $0x0f512a2c // smlal v12.4s, v17.4h, v1.h[5]
+	WORD $0x4f512a2d // smlal2 v13.4s, v17.8h, v1.h[5]
+	VAND V14.B16, V4.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f602206 // smlal v6.4s, v16.4h, v0.h[2]
+	WORD $0x4f602207 // smlal2 v7.4s, v16.8h, v0.h[2]
+	WORD $0x0f602228 // smlal v8.4s, v17.4h, v0.h[2]
+	WORD $0x4f602229 // smlal2 v9.4s, v17.8h, v0.h[2]
+	WORD $0x0f61220a // smlal v10.4s, v16.4h, v1.h[2]
+	WORD $0x4f61220b // smlal2 v11.4s, v16.8h, v1.h[2]
+	WORD $0x0f61222c // smlal v12.4s, v17.4h, v1.h[2]
+	WORD $0x4f61222d // smlal2 v13.4s, v17.8h, v1.h[2]
+	VUSHR $4, V4.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f602a06 // smlal v6.4s, v16.4h, v0.h[6]
+	WORD $0x4f602a07 // smlal2 v7.4s, v16.8h, v0.h[6]
+	WORD $0x0f602a28 // smlal v8.4s, v17.4h, v0.h[6]
+	WORD $0x4f602a29 // smlal2 v9.4s, v17.8h, v0.h[6]
+	WORD $0x0f612a0a // smlal v10.4s, v16.4h, v1.h[6]
+	WORD $0x4f612a0b // smlal2 v11.4s, v16.8h, v1.h[6]
+	WORD $0x0f612a2c // smlal v12.4s, v17.4h, v1.h[6]
+	WORD $0x4f612a2d // smlal2 v13.4s, v17.8h, v1.h[6]
+	VAND V14.B16, V5.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f702206 // smlal v6.4s, v16.4h, v0.h[3]
+	WORD $0x4f702207 // smlal2 v7.4s, v16.8h, v0.h[3]
+	WORD $0x0f702228 // smlal v8.4s, v17.4h, v0.h[3]
+	WORD $0x4f702229 // smlal2 v9.4s, v17.8h, v0.h[3]
+	WORD $0x0f71220a // smlal v10.4s, v16.4h, v1.h[3]
+	WORD $0x4f71220b // smlal2 v11.4s, v16.8h, v1.h[3]
+	WORD $0x0f71222c // smlal v12.4s, v17.4h, v1.h[3]
+	WORD $0x4f71222d // smlal2 v13.4s, v17.8h, v1.h[3]
+	VUSHR $4, V5.B16, V15.B16
+	VUXTL V15.B8, V16.H8
+	VUXTL2 V15.B16, V17.H8
+	WORD $0x0f702a06 // smlal v6.4s, v16.4h, v0.h[7]
+	WORD $0x4f702a07 // smlal2 v7.4s, v16.8h, v0.h[7]
+	WORD $0x0f702a28 // smlal v8.4s, v17.4h, v0.h[7]
+	WORD $0x4f702a29 // smlal2 v9.4s, v17.8h, v0.h[7]
+	WORD $0x0f712a0a // smlal v10.4s, v16.4h, v1.h[7]
+	WORD $0x4f712a0b // smlal2 v11.4s, v16.8h, v1.h[7]
+	WORD $0x0f712a2c // smlal v12.4s, v17.4h, v1.h[7]
+	WORD $0x4f712a2d // smlal2 v13.4s, v17.8h, v1.h[7]
+	SUBS $1, R14, R14
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V6.S4, V6.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e26d406 // fadd v6.4s, v0.4s, v6.4s
+	FMOVQ F6, (R0)
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, 16(R0)
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, 32(R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 48(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 256(R0)
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 272(R0)
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 288(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 288(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 304(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
 	FMOVQ F13, 304(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -7463,269 +7619,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled4x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled4x3x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R14
-	MOVD $2, R12
-
-loop2:
-	MOVD R14, R13
-	LSL $1, R3, R16
-	MOVD R2, R17
-	ADD R16, R17, R19
-	ADD R16, R19, R20
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VEOR V18.B16, V18.B16, V18.B16
-	VMOVI $15, V19.B16
-	MOVD R5, R15
-
-loop3:
-	FMOVQ (R17), F0
-	ADD $16, R17, R17
-	FMOVQ (R19), F1
-	ADD $16, R19, R19
-	FMOVQ (R20), F2
-	ADD $16, R20, R20
-	VLD4 (R13), [V3.B16, V4.B16, V5.B16, V6.B16]
-	ADD $128, R13, R13
-	VAND V19.B16, V3.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f4022a7 // smlal v7.4s, v21.4h, v0.h[0]
-	WORD $0x4f4022a8 // smlal2 v8.4s, v21.8h, v0.h[0]
-	WORD $0x0f4022c9 // smlal v9.4s, v22.4h, v0.h[0]
-	WORD $0x4f4022ca // smlal2 v10.4s, v22.8h, v0.h[0]
-	WORD $0x0f4122ab // smlal v11.4s, v21.4h, v1.h[0]
-	WORD $0x4f4122ac // smlal2 v12.4s, v21.8h, v1.h[0]
-	WORD $0x0f4122cd // smlal v13.4s, v22.4h, v1.h[0]
-	WORD $0x4f4122ce // smlal2 v14.4s, v22.8h, v1.h[0]
-	WORD $0x0f4222af // smlal v15.4s, v21.4h, v2.h[0]
-	WORD $0x4f4222b0 // smlal2 v16.4s, v21.8h, v2.h[0]
-	WORD $0x0f4222d1 // smlal v17.4s, v22.4h, v2.h[0]
-	WORD $0x4f4222d2 // smlal2 v18.4s, v22.8h, v2.h[0]
-	VUSHR $4, V3.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f402aa7 // smlal v7.4s, v21.4h, v0.h[4]
-	WORD $0x4f402aa8 // smlal2 v8.4s, v21.8h, v0.h[4]
-	WORD $0x0f402ac9 // smlal v9.4s, v22.4h, v0.h[4]
-	WORD $0x4f402aca // smlal2 v10.4s, v22.8h, v0.h[4]
-	WORD $0x0f412aab // smlal v11.4s, v21.4h, v1.h[4]
-	WORD $0x4f412aac // smlal2 v12.4s, v21.8h, v1.h[4]
-	WORD $0x0f412acd // smlal v13.4s, v22.4h, v1.h[4]
-	WORD $0x4f412ace // smlal2 v14.4s, v22.8h, v1.h[4]
-	WORD $0x0f422aaf // smlal v15.4s, v21.4h, v2.h[4]
-	WORD $0x4f422ab0 // smlal2 v16.4s, v21.8h, v2.h[4]
-	WORD $0x0f422ad1 // smlal v17.4s, v22.4h, v2.h[4]
-	WORD $0x4f422ad2 // smlal2 v18.4s, v22.8h, v2.h[4]
-	VAND V19.B16, V4.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f5022a7 // smlal v7.4s, v21.4h, v0.h[1]
-	WORD $0x4f5022a8 // smlal2 v8.4s, v21.8h, v0.h[1]
-	WORD $0x0f5022c9 // smlal v9.4s, v22.4h, v0.h[1]
-	WORD $0x4f5022ca // smlal2 v10.4s, v22.8h, v0.h[1]
-	WORD $0x0f5122ab // smlal v11.4s, v21.4h, v1.h[1]
-	WORD $0x4f5122ac // smlal2 v12.4s, v21.8h, v1.h[1]
-	WORD $0x0f5122cd // smlal v13.4s, v22.4h, v1.h[1]
-	WORD $0x4f5122ce // smlal2 v14.4s, v22.8h, v1.h[1]
-	WORD $0x0f5222af // smlal v15.4s, v21.4h, v2.h[1]
-	WORD $0x4f5222b0 // smlal2 v16.4s, v21.8h, v2.h[1]
-	WORD $0x0f5222d1 // smlal v17.4s, v22.4h, v2.h[1]
-	WORD $0x4f5222d2 // smlal2 v18.4s, v22.8h, v2.h[1]
-	VUSHR $4, V4.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f502aa7 // smlal v7.4s, v21.4h, v0.h[5]
-	WORD $0x4f502aa8 // smlal2 v8.4s, v21.8h, v0.h[5]
-	WORD $0x0f502ac9 // smlal v9.4s, v22.4h, v0.h[5]
-	WORD $0x4f502aca // smlal2 v10.4s, v22.8h, v0.h[5]
-	WORD $0x0f512aab // smlal v11.4s, v21.4h, v1.h[5]
-	WORD $0x4f512aac // smlal2 v12.4s, v21.8h, v1.h[5]
-	WORD $0x0f512acd // smlal v13.4s, v22.4h, v1.h[5]
-	WORD $0x4f512ace // smlal2 v14.4s, v22.8h, v1.h[5]
-	WORD $0x0f522aaf // smlal v15.4s, v21.4h, v2.h[5]
-	WORD $0x4f522ab0 // smlal2 v16.4s, v21.8h, v2.h[5]
-	WORD $0x0f522ad1 // smlal v17.4s, v22.4h, v2.h[5]
-	WORD $0x4f522ad2 // smlal2 v18.4s, v22.8h, v2.h[5]
-	VAND V19.B16, V5.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f6022a7 // smlal v7.4s, v21.4h, v0.h[2]
-	WORD $0x4f6022a8 // smlal2 v8.4s, v21.8h, v0.h[2]
-	WORD $0x0f6022c9 // smlal v9.4s, v22.4h, v0.h[2]
-	WORD $0x4f6022ca // smlal2 v10.4s, v22.8h, v0.h[2]
-	WORD $0x0f6122ab // smlal v11.4s, v21.4h, v1.h[2]
-	WORD $0x4f6122ac // smlal2 v12.4s, v21.8h, v1.h[2]
-	WORD $0x0f6122cd // smlal v13.4s, v22.4h, v1.h[2]
-	WORD $0x4f6122ce // smlal2 v14.4s, v22.8h, v1.h[2]
-	WORD $0x0f6222af // smlal v15.4s, v21.4h, v2.h[2]
-	WORD $0x4f6222b0 // smlal2 v16.4s, v21.8h, v2.h[2]
-	WORD $0x0f6222d1 // smlal v17.4s, v22.4h, v2.h[2]
-	WORD $0x4f6222d2 // smlal2 v18.4s, v22.8h, v2.h[2]
-	VUSHR $4, V5.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f602aa7 // smlal v7.4s, v21.4h, v0.h[6]
-	WORD $0x4f602aa8 // smlal2 v8.4s, v21.8h, v0.h[6]
-	WORD $0x0f602ac9 // smlal v9.4s, v22.4h, v0.h[6]
-	WORD $0x4f602aca // smlal2 v10.4s, v22.8h, v0.h[6]
-	WORD $0x0f612aab // smlal v11.4s, v21.4h, v1.h[6]
-	WORD $0x4f612aac // smlal2 v12.4s, v21.8h, v1.h[6]
-	WORD $0x0f612acd // smlal v13.4s, v22.4h, v1.h[6]
-	WORD $0x4f612ace // smlal2 v14.4s, v22.8h, v1.h[6]
-	WORD $0x0f622aaf // smlal v15.4s, v21.4h, v2.h[6]
-	WORD $0x4f622ab0 // smlal2 v16.4s, v21.8h, v2.h[6]
-	WORD $0x0f622ad1 // smlal v17.4s, v22.4h, v2.h[6]
-	WORD $0x4f622ad2 // smlal2 v18.4s, v22.8h, v2.h[6]
-	VAND V19.B16, V6.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f7022a7 // smlal v7.4s, v21.4h, v0.h[3]
-	WORD $0x4f7022a8 // smlal2 v8.4s, v21.8h, v0.h[3]
-	WORD $0x0f7022c9 // smlal v9.4s, v22.4h, v0.h[3]
-	WORD $0x4f7022ca // smlal2 v10.4s, v22.8h, v0.h[3]
-	WORD $0x0f7122ab // smlal v11.4s, v21.4h, v1.h[3]
-	WORD $0x4f7122ac // smlal2 v12.4s, v21.8h, v1.h[3]
-	WORD $0x0f7122cd // smlal v13.4s, v22.4h, v1.h[3]
-	WORD $0x4f7122ce // smlal2 v14.4s, v22.8h, v1.h[3]
-	WORD $0x0f7222af // smlal v15.4s, v21.4h, v2.h[3]
-	WORD $0x4f7222b0 // smlal2 v16.4s, v21.8h, v2.h[3]
-	WORD $0x0f7222d1 // smlal v17.4s, v22.4h, v2.h[3]
-	WORD $0x4f7222d2 // smlal2 v18.4s, v22.8h, v2.h[3]
-	VUSHR $4, V6.B16, V20.B16
-	VUXTL V20.B8, V21.H8
-	VUXTL2 V20.B16, V22.H8
-	WORD $0x0f702aa7 // smlal v7.4s, v21.4h, v0.h[7]
-	WORD $0x4f702aa8 // smlal2 v8.4s, v21.8h, v0.h[7]
-	WORD $0x0f702ac9 // smlal v9.4s, v22.4h, v0.h[7]
-	WORD $0x4f702aca // smlal2 v10.4s, v22.8h, v0.h[7]
-	WORD $0x0f712aab // smlal v11.4s, v21.4h, v1.h[7]
-	WORD $0x4f712aac // smlal2 v12.4s, v21.8h, v1.h[7]
-	WORD $0x0f712acd // smlal v13.4s, v22.4h, v1.h[7]
-	WORD $0x4f712ace // smlal2 v14.4s, v22.8h, v1.h[7]
-	WORD $0x0f722aaf // smlal v15.4s, v21.4h, v2.h[7]
-	WORD $0x4f722ab0 // smlal2 v16.4s, v21.8h, v2.h[7]
-	WORD $0x0f722ad1 // smlal v17.4s, v22.4h, v2.h[7]
-	WORD $0x4f722ad2 // smlal2 v18.4s, v22.8h, v2.h[7]
-	SUBS $1, R15, R15
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, (R0)
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 16(R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 32(R0)
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 48(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	VSUB V0.S4, V14.S4, V14.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 256(R0)
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 272(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 288(R0)
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
-	FMOVQ F14, 304(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V15.S4, V15.S4
-	VSUB V0.S4, V16.S4, V16.S4
-	VSUB V0.S4, V17.S4, V17.S4
-	VSUB V0.S4, V18.S4, V18.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
-	FMOVQ F15, 512(R0)
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
-	FMOVQ F16, 528(R0)
-	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
-	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
-	FMOVQ F17, 544(R0)
-	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
-	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
-	FMOVQ F18, 560(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R14, R14
-	SUBS $1, R12, R12
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf4x3x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -7990,6 +7883,305 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
+	FMOVQ F18, 560(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R14, R14
+	SUBS $1, R12, R12
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd4x3x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R14
+	MOVD $2, R12
+
+loop2:
+	MOVD R14, R13
+	LSL $1, R3, R16
+	MOVD R2, R17
+	ADD R16, R17, R19
+	ADD R16, R19, R20
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VMOVI $15, V19.B16
+	MOVD R5, R15
+
+loop3:
+	FMOVQ (R17), F0
+	ADD $16, R17, R17
+	FMOVQ (R19), F1
+	ADD $16, R19, R19
+	FMOVQ (R20), F2
+	ADD $16, R20, R20
+	VLD4 (R13), [V3.B16, V4.B16, V5.B16, V6.B16]
+	ADD $128, R13, R13
+	VAND V19.B16, V3.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f4022a7 // smlal v7.4s, v21.4h, v0.h[0]
+	WORD $0x4f4022a8 // smlal2 v8.4s, v21.8h, v0.h[0]
+	WORD $0x0f4022c9 // smlal v9.4s, v22.4h, v0.h[0]
+	WORD $0x4f4022ca // smlal2 v10.4s, v22.8h, v0.h[0]
+	WORD $0x0f4122ab // smlal v11.4s, v21.4h, v1.h[0]
+	WORD $0x4f4122ac // smlal2 v12.4s, v21.8h, v1.h[0]
+	WORD $0x0f4122cd // smlal v13.4s, v22.4h, v1.h[0]
+	WORD $0x4f4122ce // smlal2 v14.4s, v22.8h, v1.h[0]
+	WORD $0x0f4222af // smlal v15.4s, v21.4h, v2.h[0]
+	WORD $0x4f4222b0 // smlal2 v16.4s, v21.8h, v2.h[0]
+	WORD $0x0f4222d1 // smlal v17.4s, v22.4h, v2.h[0]
+	WORD $0x4f4222d2 // smlal2 v18.4s, v22.8h, v2.h[0]
+	VUSHR $4, V3.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f402aa7 // smlal v7.4s, v21.4h, v0.h[4]
+	WORD $0x4f402aa8 // smlal2 v8.4s, v21.8h, v0.h[4]
+	WORD $0x0f402ac9 // smlal v9.4s, v22.4h, v0.h[4]
+	WORD $0x4f402aca // smlal2 v10.4s, v22.8h, v0.h[4]
+	WORD $0x0f412aab // smlal v11.4s, v21.4h, v1.h[4]
+	WORD $0x4f412aac // smlal2 v12.4s, v21.8h, v1.h[4]
+	WORD $0x0f412acd // smlal v13.4s, v22.4h, v1.h[4]
+	WORD $0x4f412ace // smlal2 v14.4s, v22.8h, v1.h[4]
+	WORD $0x0f422aaf // smlal v15.4s, v21.4h, v2.h[4]
+	WORD $0x4f422ab0 // smlal2 v16.4s, v21.8h, v2.h[4]
+	WORD $0x0f422ad1 // smlal v17.4s, v22.4h, v2.h[4]
+	WORD $0x4f422ad2 // smlal2 v18.4s, v22.8h, v2.h[4]
+	VAND V19.B16, V4.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f5022a7 // smlal v7.4s, v21.4h, v0.h[1]
+	WORD $0x4f5022a8 // smlal2 v8.4s, v21.8h, v0.h[1]
+	WORD $0x0f5022c9 // smlal v9.4s, v22.4h, v0.h[1]
+	WORD $0x4f5022ca // smlal2 v10.4s, v22.8h, v0.h[1]
+	WORD $0x0f5122ab // smlal v11.4s, v21.4h, v1.h[1]
+	WORD $0x4f5122ac // smlal2 v12.4s, v21.8h, v1.h[1]
+	WORD $0x0f5122cd // smlal v13.4s, v22.4h, v1.h[1]
+	WORD $0x4f5122ce // smlal2 v14.4s, v22.8h, v1.h[1]
+	WORD $0x0f5222af // smlal v15.4s, v21.4h, v2.h[1]
+	WORD $0x4f5222b0 // smlal2 v16.4s, v21.8h, v2.h[1]
+	WORD $0x0f5222d1 // smlal v17.4s, v22.4h, v2.h[1]
+	WORD $0x4f5222d2 // smlal2 v18.4s, v22.8h, v2.h[1]
+	VUSHR $4, V4.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f502aa7 // smlal v7.4s, v21.4h, v0.h[5]
+	WORD $0x4f502aa8 // smlal2 v8.4s, v21.8h, v0.h[5]
+	WORD $0x0f502ac9 // smlal v9.4s, v22.4h, v0.h[5]
+	WORD $0x4f502aca // smlal2 v10.4s, v22.8h, v0.h[5]
+	WORD $0x0f512aab // smlal v11.4s, v21.4h, v1.h[5]
+	WORD $0x4f512aac // smlal2 v12.4s, v21.8h, v1.h[5]
+	WORD $0x0f512acd // smlal v13.4s, v22.4h, v1.h[5]
+	WORD $0x4f512ace // smlal2 v14.4s, v22.8h, v1.h[5]
+	WORD $0x0f522aaf // smlal v15.4s, v21.4h, v2.h[5]
+	WORD $0x4f522ab0 // smlal2 v16.4s, v21.8h, v2.h[5]
+	WORD $0x0f522ad1 // smlal v17.4s, v22.4h, v2.h[5]
+	WORD $0x4f522ad2 // smlal2 v18.4s, v22.8h, v2.h[5]
+	VAND V19.B16, V5.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f6022a7 // smlal v7.4s, v21.4h, v0.h[2]
+	WORD $0x4f6022a8 // smlal2 v8.4s, v21.8h, v0.h[2]
+	WORD $0x0f6022c9 // smlal v9.4s, v22.4h, v0.h[2]
+	WORD $0x4f6022ca // smlal2 v10.4s, v22.8h, v0.h[2]
+	WORD $0x0f6122ab // smlal v11.4s, v21.4h, v1.h[2]
+	WORD $0x4f6122ac // smlal2 v12.4s, v21.8h, v1.h[2]
+	WORD $0x0f6122cd // smlal v13.4s, v22.4h, v1.h[2]
+	WORD $0x4f6122ce // smlal2 v14.4s, v22.8h, v1.h[2]
+	WORD $0x0f6222af // smlal v15.4s, v21.4h, v2.h[2]
+	WORD $0x4f6222b0 // smlal2 v16.4s, v21.8h, v2.h[2]
+	WORD $0x0f6222d1 // smlal v17.4s, v22.4h, v2.h[2]
+	WORD $0x4f6222d2 // smlal2 v18.4s, v22.8h, v2.h[2]
+	VUSHR $4, V5.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f602aa7 // smlal v7.4s, v21.4h, v0.h[6]
+	WORD $0x4f602aa8 // smlal2 v8.4s, v21.8h, v0.h[6]
+	WORD $0x0f602ac9 // smlal v9.4s, v22.4h, v0.h[6]
+	WORD $0x4f602aca // smlal2 v10.4s, v22.8h, v0.h[6]
+	WORD $0x0f612aab // smlal v11.4s, v21.4h, v1.h[6]
+	WORD $0x4f612aac // smlal2 v12.4s, v21.8h, v1.h[6]
+	WORD $0x0f612acd // smlal v13.4s, v22.4h, v1.h[6]
+	WORD $0x4f612ace // smlal2 v14.4s, v22.8h, v1.h[6]
+	WORD $0x0f622aaf // smlal v15.4s, v21.4h, v2.h[6]
+	WORD $0x4f622ab0 // smlal2 v16.4s, v21.8h, v2.h[6]
+	WORD $0x0f622ad1 // smlal v17.4s, v22.4h, v2.h[6]
+	WORD $0x4f622ad2 // smlal2 v18.4s, v22.8h, v2.h[6]
+	VAND V19.B16, V6.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f7022a7 // smlal v7.4s, v21.4h, v0.h[3]
+	WORD $0x4f7022a8 // smlal2 v8.4s, v21.8h, v0.h[3]
+	WORD $0x0f7022c9 // smlal v9.4s, v22.4h, v0.h[3]
+	WORD $0x4f7022ca // smlal2 v10.4s, v22.8h, v0.h[3]
+	WORD $0x0f7122ab // smlal v11.4s, v21.4h, v1.h[3]
+	WORD $0x4f7122ac // smlal2 v12.4s, v21.8h, v1.h[3]
+	WORD $0x0f7122cd // smlal v13.4s, v22.4h, v1.h[3]
+	WORD $0x4f7122ce // smlal2 v14.4s, v22.8h, v1.h[3]
+	WORD $0x0f7222af // smlal v15.4s, v21.4h, v2.h[3]
+	WORD $0x4f7222b0 // smlal2 v16.4s, v21.8h, v2.h[3]
+	WORD $0x0f7222d1 // smlal v17.4s, v22.4h, v2.h[3]
+	WORD $0x4f7222d2 // smlal2 v18.4s, v22.8h, v2.h[3]
+	VUSHR $4, V6.B16, V20.B16
+	VUXTL V20.B8, V21.H8
+	VUXTL2 V20.B16, V22.H8
+	WORD $0x0f702aa7 // smlal v7.4s, v21.4h, v0.h[7]
+	WORD $0x4f702aa8 // smlal2 v8.4s, v21.8h, v0.h[7]
+	WORD $0x0f702ac9 // smlal v9.4s, v22.4h, v0.h[7]
+	WORD $0x4f702aca // smlal2 v10.4s, v22.8h, v0.h[7]
+	WORD $0x0f712aab // smlal v11.4s, v21.4h, v1.h[7]
+	WORD $0x4f712aac // smlal2 v12.4s, v21.8h, v1.h[7]
+	WORD $0x0f712acd // smlal v13.4s, v22.4h, v1.h[7]
+	WORD $0x4f712ace // smlal2 v14.4s, v22.8h, v1.h[7]
+	WORD $0x0f722aaf // smlal v15.4s, v21.4h, v2.h[7]
+	WORD $0x4f722ab0 // smlal2 v16.4s, v21.8h, v2.h[7]
+	WORD $0x0f722ad1 // smlal v17.4s, v22.4h, v2.h[7]
+	WORD $0x4f722ad2 // smlal2 v18.4s, v22.8h, v2.h[7]
+	SUBS $1, R15, R15
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, (R0)
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, 16(R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 32(R0)
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 48(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	VSUB V0.S4, V14.S4, V14.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 256(R0)
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 272(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 288(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
+	FMOVQ F13, 288(R0)
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	FMOVQ 304(R0), F0
+	WORD $0x4e2ed40e // fadd v14.4s, v0.4s, v14.4s
+	FMOVQ F14, 304(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V15.S4, V15.S4
+	VSUB V0.S4, V16.S4, V16.S4
+	VSUB V0.S4, V17.S4, V17.S4
+	VSUB V0.S4, V18.S4, V18.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e2fd40f // fadd v15.4s, v0.4s, v15.4s
+	FMOVQ F15, 512(R0)
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e30d410 // fadd v16.4s, v0.4s, v16.4s
+	FMOVQ F16, 528(R0)
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
+	FMOVQ 544(R0), F0
+	WORD $0x4e31d411 // fadd v17.4s, v0.4s, v17.4s
+	FMOVQ F17, 544(R0)
+	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
+	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
+	FMOVQ 560(R0), F0
+	WORD $0x4e32d412 // fadd v18.4s, v0.4s, v18.4s
 	FMOVQ F18, 560(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -9396,336 +9588,6 @@ loop3:
 	BNE loop1
 	RET
 
-// func scoreScaled4x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-TEXT ·scoreScaled4x4x2NEON(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	MOVW 12(R8), R12
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R15
-	MOVD $2, R13
-
-loop2:
-	MOVD R15, R14
-	LSL $1, R3, R17
-	MOVD R2, R19
-	ADD R17, R19, R20
-	ADD R17, R20, R21
-	ADD R17, R21, R22
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VEOR V18.B16, V18.B16, V18.B16
-	VEOR V19.B16, V19.B16, V19.B16
-	VEOR V20.B16, V20.B16, V20.B16
-	VEOR V21.B16, V21.B16, V21.B16
-	VEOR V22.B16, V22.B16, V22.B16
-	VEOR V23.B16, V23.B16, V23.B16
-	VMOVI $15, V24.B16
-	MOVD R5, R16
-
-loop3:
-	FMOVQ (R19), F0
-	ADD $16, R19, R19
-	FMOVQ (R20), F1
-	ADD $16, R20, R20
-	FMOVQ (R21), F2
-	ADD $16, R21, R21
-	FMOVQ (R22), F3
-	ADD $16, R22, R22
-	VLD4 (R14), [V4.B16, V5.B16, V6.B16, V7.B16]
-	ADD $128, R14, R14
-	VAND V24.B16, V4.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f402348 // smlal v8.4s, v26.4h, v0.h[0]
-	WORD $0x4f402349 // smlal2 v9.4s, v26.8h, v0.h[0]
-	WORD $0x0f40236a // smlal v10.4s, v27.4h, v0.h[0]
-	WORD $0x4f40236b // smlal2 v11.4s, v27.8h, v0.h[0]
-	WORD $0x0f41234c // smlal v12.4s, v26.4h, v1.h[0]
-	WORD $0x4f41234d // smlal2 v13.4s, v26.8h, v1.h[0]
-	WORD $0x0f41236e // smlal v14.4s, v27.4h, v1.h[0]
-	WORD $0x4f41236f // smlal2 v15.4s, v27.8h, v1.h[0]
-	WORD $0x0f422350 // smlal v16.4s, v26.4h, v2.h[0]
-	WORD $0x4f422351 // smlal2 v17.4s, v26.8h, v2.h[0]
-	WORD $0x0f422372 // smlal v18.4s, v27.4h, v2.h[0]
-	WORD $0x4f422373 // smlal2 v19.4s, v27.8h, v2.h[0]
-	WORD $0x0f432354 // smlal v20.4s, v26.4h, v3.h[0]
-	WORD $0x4f432355 // smlal2 v21.4s, v26.8h, v3.h[0]
-	WORD $0x0f432376 // smlal v22.4s, v27.4h, v3.h[0]
-	WORD $0x4f432377 // smlal2 v23.4s, v27.8h, v3.h[0]
-	VUSHR $4, V4.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f402b48 // smlal v8.4s, v26.4h, v0.h[4]
-	WORD $0x4f402b49 // smlal2 v9.4s, v26.8h, v0.h[4]
-	WORD $0x0f402b6a // smlal v10.4s, v27.4h, v0.h[4]
-	WORD $0x4f402b6b // smlal2 v11.4s, v27.8h, v0.h[4]
-	WORD $0x0f412b4c // smlal v12.4s, v26.4h, v1.h[4]
-	WORD $0x4f412b4d // smlal2 v13.4s, v26.8h, v1.h[4]
-	WORD $0x0f412b6e // smlal v14.4s, v27.4h, v1.h[4]
-	WORD $0x4f412b6f // smlal2 v15.4s, v27.8h, v1.h[4]
-	WORD $0x0f422b50 // smlal v16.4s, v26.4h, v2.h[4]
-	WORD $0x4f422b51 // smlal2 v17.4s, v26.8h, v2.h[4]
-	WORD $0x0f422b72 // smlal v18.4s, v27.4h, v2.h[4]
-	WORD $0x4f422b73 // smlal2 v19.4s, v27.8h, v2.h[4]
-	WORD $0x0f432b54 // smlal v20.4s, v26.4h, v3.h[4]
-	WORD $0x4f432b55 // smlal2 v21.4s, v26.8h, v3.h[4]
-	WORD $0x0f432b76 // smlal v22.4s, v27.4h, v3.h[4]
-	WORD $0x4f432b77 // smlal2 v23.4s, v27.8h, v3.h[4]
-	VAND V24.B16, V5.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f502348 // smlal v8.4s, v26.4h, v0.h[1]
-	WORD $0x4f502349 // smlal2 v9.4s, v26.8h, v0.h[1]
-	WORD $0x0f50236a // smlal v10.4s, v27.4h, v0.h[1]
-	WORD $0x4f50236b // smlal2 v11.4s, v27.8h, v0.h[1]
-	WORD $0x0f51234c // smlal v12.4s, v26.4h, v1.h[1]
-	WORD $0x4f51234d // smlal2 v13.4s, v26.8h, v1.h[1]
-	WORD $0x0f51236e // smlal v14.4s, v27.4h, v1.h[1]
-	WORD $0x4f51236f // smlal2 v15.4s, v27.8h, v1.h[1]
-	WORD $0x0f522350 // smlal v16.4s, v26.4h, v2.h[1]
-	WORD $0x4f522351 // smlal2 v17.4s, v26.8h, v2.h[1]
-	WORD $0x0f522372 // smlal v18.4s, v27.4h, v2.h[1]
-	WORD $0x4f522373 // smlal2 v19.4s, v27.8h, v2.h[1]
-	WORD $0x0f532354 // smlal v20.4s, v26.4h, v3.h[1]
-	WORD $0x4f532355 // smlal2 v21.4s, v26.8h, v3.h[1]
-	WORD $0x0f532376 // smlal v22.4s, v27.4h, v3.h[1]
-	WORD $0x4f532377 // smlal2 v23.4s, v27.8h, v3.h[1]
-	VUSHR $4, V5.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f502b48 // smlal v8.4s, v26.4h, v0.h[5]
-	WORD $0x4f502b49 // smlal2 v9.4s, v26.8h, v0.h[5]
-	WORD $0x0f502b6a // smlal v10.4s, v27.4h, v0.h[5]
-	WORD $0x4f502b6b // smlal2 v11.4s, v27.8h, v0.h[5]
-	WORD $0x0f512b4c // smlal v12.4s, v26.4h, v1.h[5]
-	WORD $0x4f512b4d // smlal2 v13.4s, v26.8h, v1.h[5]
-	WORD $0x0f512b6e // smlal v14.4s, v27.4h, v1.h[5]
-	WORD $0x4f512b6f // smlal2 v15.4s, v27.8h, v1.h[5]
-	WORD $0x0f522b50 // smlal v16.4s, v26.4h, v2.h[5]
-	WORD $0x4f522b51 // smlal2 v17.4s, v26.8h, v2.h[5]
-	WORD $0x0f522b72 // smlal v18.4s, v27.4h, v2.h[5]
-	WORD $0x4f522b73 // smlal2 v19.4s, v27.8h, v2.h[5]
-	WORD $0x0f532b54 // smlal v20.4s, v26.4h, v3.h[5]
-	WORD $0x4f532b55 // smlal2 v21.4s, v26.8h, v3.h[5]
-	WORD $0x0f532b76 // smlal v22.4s, v27.4h, v3.h[5]
-	WORD $0x4f532b77 // smlal2 v23.4s, v27.8h, v3.h[5]
-	VAND V24.B16, V6.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f602348 // smlal v8.4s, v26.4h, v0.h[2]
-	WORD $0x4f602349 // smlal2 v9.4s, v26.8h, v0.h[2]
-	WORD $0x0f60236a // smlal v10.4s, v27.4h, v0.h[2]
-	WORD $0x4f60236b // smlal2 v11.4s, v27.8h, v0.h[2]
-	WORD $0x0f61234c // smlal v12.4s, v26.4h, v1.h[2]
-	WORD $0x4f61234d // smlal2 v13.4s, v26.8h, v1.h[2]
-	WORD $0x0f61236e // smlal v14.4s, v27.4h, v1.h[2]
-	WORD $0x4f61236f // smlal2 v15.4s, v27.8h, v1.h[2]
-	WORD $0x0f622350 // smlal v16.4s, v26.4h, v2.h[2]
-	WORD $0x4f622351 // smlal2 v17.4s, v26.8h, v2.h[2]
-	WORD $0x0f622372 // smlal v18.4s, v27.4h, v2.h[2]
-	WORD $0x4f622373 // smlal2 v19.4s, v27.8h, v2.h[2]
-	WORD $0x0f632354 // smlal v20.4s, v26.4h, v3.h[2]
-	WORD $0x4f632355 // smlal2 v21.4s, v26.8h, v3.h[2]
-	WORD $0x0f632376 // smlal v22.4s, v27.4h, v3.h[2]
-	WORD $0x4f632377 // smlal2 v23.4s, v27.8h, v3.h[2]
-	VUSHR $4, V6.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f602b48 // smlal v8.4s, v26.4h, v0.h[6]
-	WORD $0x4f602b49 // smlal2 v9.4s, v26.8h, v0.h[6]
-	WORD $0x0f602b6a // smlal v10.4s, v27.4h, v0.h[6]
-	WORD $0x4f602b6b // smlal2 v11.4s, v27.8h, v0.h[6]
-	WORD $0x0f612b4c // smlal v12.4s, v26.4h, v1.h[6]
-	WORD $0x4f612b4d // smlal2 v13.4s, v26.8h, v1.h[6]
-	WORD $0x0f612b6e // smlal v14.4s, v27.4h, v1.h[6]
-	WORD $0x4f612b6f // smlal2 v15.4s, v27.8h, v1.h[6]
-	WORD $0x0f622b50 // smlal v16.4s, v26.4h, v2.h[6]
-	WORD $0x4f622b51 // smlal2 v17.4s, v26.8h, v2.h[6]
-	WORD $0x0f622b72 // smlal v18.4s, v27.4h, v2.h[6]
-	WORD $0x4f622b73 // smlal2 v19.4s, v27.8h, v2.h[6]
-	WORD $0x0f632b54 // smlal v20.4s, v26.4h, v3.h[6]
-	WORD $0x4f632b55 // smlal2 v21.4s, v26.8h, v3.h[6]
-	WORD $0x0f632b76 // smlal v22.4s, v27.4h, v3.h[6]
-	WORD $0x4f632b77 // smlal2 v23.4s, v27.8h, v3.h[6]
-	VAND V24.B16, V7.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f702348 // smlal v8.4s, v26.4h, v0.h[3]
-	WORD $0x4f702349 // smlal2 v9.4s, v26.8h, v0.h[3]
-	WORD $0x0f70236a // smlal v10.4s, v27.4h, v0.h[3]
-	WORD $0x4f70236b // smlal2 v11.4s, v27.8h, v0.h[3]
-	WORD $0x0f71234c // smlal v12.4s, v26.4h, v1.h[3]
-	WORD $0x4f71234d // smlal2 v13.4s, v26.8h, v1.h[3]
-	WORD $0x0f71236e // smlal v14.4s, v27.4h, v1.h[3]
-	WORD $0x4f71236f // smlal2 v15.4s, v27.8h, v1.h[3]
-	WORD $0x0f722350 // smlal v16.4s, v26.4h, v2.h[3]
-	WORD $0x4f722351 // smlal2 v17.4s, v26.8h, v2.h[3]
-	WORD $0x0f722372 // smlal v18.4s, v27.4h, v2.h[3]
-	WORD $0x4f722373 // smlal2 v19.4s, v27.8h, v2.h[3]
-	WORD $0x0f732354 // smlal v20.4s, v26.4h, v3.h[3]
-	WORD $0x4f732355 // smlal2 v21.4s, v26.8h, v3.h[3]
-	WORD $0x0f732376 // smlal v22.4s, v27.4h, v3.h[3]
-	WORD $0x4f732377 // smlal2 v23.4s, v27.8h, v3.h[3]
-	VUSHR $4, V7.B16, V25.B16
-	VUXTL V25.B8, V26.H8
-	VUXTL2 V25.B16, V27.H8
-	WORD $0x0f702b48 // smlal v8.4s, v26.4h, v0.h[7]
-	WORD $0x4f702b49 // smlal2 v9.4s, v26.8h, v0.h[7]
-	WORD $0x0f702b6a // smlal v10.4s, v27.4h, v0.h[7]
-	WORD $0x4f702b6b // smlal2 v11.4s, v27.8h, v0.h[7]
-	WORD $0x0f712b4c // smlal v12.4s, v26.4h, v1.h[7]
-	WORD $0x4f712b4d // smlal2 v13.4s, v26.8h, v1.h[7]
-	WORD $0x0f712b6e // smlal v14.4s, v27.4h, v1.h[7]
-	WORD $0x4f712b6f // smlal2 v15.4s, v27.8h, v1.h[7]
-	WORD $0x0f722b50 // smlal v16.4s, v26.4h, v2.h[7]
-	WORD $0x4f722b51 // smlal2 v17.4s, v26.8h, v2.h[7]
-	WORD $0x0f722b72 // smlal v18.4s, v27.4h, v2.h[7]
-	WORD $0x4f722b73 // smlal2 v19.4s, v27.8h, v2.h[7]
-	WORD $0x0f732b54 // smlal v20.4s, v26.4h, v3.h[7]
-	WORD $0x4f732b55 // smlal2 v21.4s, v26.8h, v3.h[7]
-	WORD $0x0f732b76 // smlal v22.4s, v27.4h, v3.h[7]
-	WORD $0x4f732b77 // smlal2 v23.4s, v27.8h, v3.h[7]
-	SUBS $1, R16, R16
-	BNE loop3
-	VDUP R9, V0.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, (R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 16(R0)
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 32(R0)
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 48(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	VSUB V0.S4, V14.S4, V14.S4
-	VSUB V0.S4, V15.S4, V15.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 256(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 272(R0)
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
-	FMOVQ F14, 288(R0)
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
-	FMOVQ F15, 304(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V16.S4, V16.S4
-	VSUB V0.S4, V17.S4, V17.S4
-	VSUB V0.S4, V18.S4, V18.S4
-	VSUB V0.S4, V19.S4, V19.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
-	FMOVQ F16, 512(R0)
-	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
-	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
-	FMOVQ F17, 528(R0)
-	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
-	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
-	FMOVQ F18, 544(R0)
-	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
-	WORD $0x6e21de73 // fmul v19.4s, v19.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20de73 // fmul v19.4s, v19.4s, v0.4s
-	FMOVQ F19, 560(R0)
-	VDUP R12, V0.S4
-	VSUB V0.S4, V20.S4, V20.S4
-	VSUB V0.S4, V21.S4, V21.S4
-	VSUB V0.S4, V22.S4, V22.S4
-	VSUB V0.S4, V23.S4, V23.S4
-	FMOVS 12(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
-	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
-	FMOVQ F20, 768(R0)
-	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
-	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
-	FMOVQ F21, 784(R0)
-	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
-	WORD $0x6e21ded6 // fmul v22.4s, v22.4s, v1.4s
-	FMOVQ 32(R7), F0
-	WORD $0x6e20ded6 // fmul v22.4s, v22.4s, v0.4s
-	FMOVQ F22, 800(R0)
-	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
-	WORD $0x6e21def7 // fmul v23.4s, v23.4s, v1.4s
-	FMOVQ 48(R7), F0
-	WORD $0x6e20def7 // fmul v23.4s, v23.4s, v0.4s
-	FMOVQ F23, 816(R0)
-	ADD $64, R0, R0
-	ADD $64, R7, R7
-	ADD $64, R15, R15
-	SUBS $1, R13, R13
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 TEXT ·scoreHalf4x4x2NEON(SB), NOSPLIT, $0-72
 	MOVD z+0(FP), R0
@@ -10061,6 +9923,384 @@ loop3:
 	FMOVD 24(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20def7 // fmul v23.4s, v23.4s, v0.4s
+	FMOVQ F23, 816(R0)
+	ADD $64, R0, R0
+	ADD $32, R7, R7
+	ADD $64, R15, R15
+	SUBS $1, R13, R13
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+TEXT ·scoreHalfAdd4x4x2NEON(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	MOVW 12(R8), R12
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R15
+	MOVD $2, R13
+
+loop2:
+	MOVD R15, R14
+	LSL $1, R3, R17
+	MOVD R2, R19
+	ADD R17, R19, R20
+	ADD R17, R20, R21
+	ADD R17, R21, R22
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+	VMOVI $15, V24.B16
+	MOVD R5, R16
+
+loop3:
+	FMOVQ (R19), F0
+	ADD $16, R19, R19
+	FMOVQ (R20), F1
+	ADD $16, R20, R20
+	FMOVQ (R21), F2
+	ADD $16, R21, R21
+	FMOVQ (R22), F3
+	ADD $16, R22, R22
+	VLD4 (R14), [V4.B16, V5.B16, V6.B16, V7.B16]
+	ADD $128, R14, R14
+	VAND V24.B16, V4.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f402348 // smlal v8.4s, v26.4h, v0.h[0]
+	WORD $0x4f402349 // smlal2 v9.4s, v26.8h, v0.h[0]
+	WORD $0x0f40236a // smlal v10.4s, v27.4h, v0.h[0]
+	WORD $0x4f40236b // smlal2 v11.4s, v27.8h, v0.h[0]
+	WORD $0x0f41234c // smlal v12.4s, v26.4h, v1.h[0]
+	WORD $0x4f41234d // smlal2 v13.4s, v26.8h, v1.h[0]
+	WORD $0x0f41236e // smlal v14.4s, v27.4h, v1.h[0]
+	WORD $0x4f41236f // smlal2 v15.4s, v27.8h, v1.h[0]
+	WORD $0x0f422350 // smlal v16.4s, v26.4h, v2.h[0]
+	WORD $0x4f422351 // smlal2 v17.4s, v26.8h, v2.h[0]
+	WORD $0x0f422372 // smlal v18.4s, v27.4h, v2.h[0]
+	WORD $0x4f422373 // smlal2 v19.4s, v27.8h, v2.h[0]
+	WORD $0x0f432354 // smlal v20.4s, v26.4h, v3.h[0]
+	WORD $0x4f432355 // smlal2 v21.4s, v26.8h, v3.h[0]
+	WORD $0x0f432376 // smlal v22.4s, v27.4h, v3.h[0]
+	WORD $0x4f432377 // smlal2 v23.4s, v27.8h, v3.h[0]
+	VUSHR $4, V4.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f402b48 // smlal v8.4s, v26.4h, v0.h[4]
+	WORD $0x4f402b49 // smlal2 v9.4s, v26.8h, v0.h[4]
+	WORD $0x0f402b6a // smlal v10.4s, v27.4h, v0.h[4]
+	WORD $0x4f402b6b // smlal2 v11.4s, v27.8h, v0.h[4]
+	WORD $0x0f412b4c // smlal v12.4s, v26.4h, v1.h[4]
+	WORD $0x4f412b4d // smlal2 v13.4s, v26.8h, v1.h[4]
+	WORD $0x0f412b6e // smlal v14.4s, v27.4h, v1.h[4]
+	WORD $0x4f412b6f // smlal2 v15.4s, v27.8h, v1.h[4]
+	WORD $0x0f422b50 // smlal v16.4s, v26.4h, v2.h[4]
+	WORD $0x4f422b51 // smlal2 v17.4s, v26.8h, v2.h[4]
+	WORD $0x0f422b72 // smlal v18.4s, v27.4h, v2.h[4]
+	WORD $0x4f422b73 // smlal2 v19.4s, v27.8h, v2.h[4]
+	WORD $0x0f432b54 // smlal v20.4s, v26.4h, v3.h[4]
+	WORD $0x4f432b55 // smlal2 v21.4s, v26.8h, v3.h[4]
+	WORD $0x0f432b76 // smlal v22.4s, v27.4h, v3.h[4]
+	WORD $0x4f432b77 // smlal2 v23.4s, v27.8h, v3.h[4]
+	VAND V24.B16, V5.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f502348 // smlal v8.4s, v26.4h, v0.h[1]
+	WORD $0x4f502349 // smlal2 v9.4s, v26.8h, v0.h[1]
+	WORD $0x0f50236a // smlal v10.4s, v27.4h, v0.h[1]
+	WORD $0x4f50236b // smlal2 v11.4s, v27.8h, v0.h[1]
+	WORD $0x0f51234c // smlal v12.4s, v26.4h, v1.h[1]
+	WORD $0x4f51234d // smlal2 v13.4s, v26.8h, v1.h[1]
+	WORD $0x0f51236e // smlal v14.4s, v27.4h, v1.h[1]
+	WORD $0x4f51236f // smlal2 v15.4s, v27.8h, v1.h[1]
+	WORD $0x0f522350 // smlal v16.4s, v26.4h, v2.h[1]
+	WORD $0x4f522351 // smlal2 v17.4s, v26.8h, v2.h[1]
+	WORD $0x0f522372 // smlal v18.4s, v27.4h, v2.h[1]
+	WORD $0x4f522373 // smlal2 v19.4s, v27.8h, v2.h[1]
+	WORD $0x0f532354 // smlal v20.4s, v26.4h, v3.h[1]
+	WORD $0x4f532355 // smlal2 v21.4s, v26.8h, v3.h[1]
+	WORD $0x0f532376 // smlal v22.4s, v27.4h, v3.h[1]
+	WORD $0x4f532377 // smlal2 v23.4s, v27.8h, v3.h[1]
+	VUSHR $4, V5.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f502b48 // smlal v8.4s, v26.4h, v0.h[5]
+	WORD $0x4f502b49 // smlal2 v9.4s, v26.8h, v0.h[5]
+	WORD $0x0f502b6a // smlal v10.4s, v27.4h, v0.h[5]
+	WORD $0x4f502b6b // smlal2 v11.4s, v27.8h, v0.h[5]
+	WORD $0x0f512b4c // smlal v12.4s, v26.4h, v1.h[5]
+	WORD $0x4f512b4d // smlal2 v13.4s, v26.8h, v1.h[5]
+	WORD $0x0f512b6e // smlal v14.4s, v27.4h, v1.h[5]
+	WORD $0x4f512b6f // smlal2 v15.4s, v27.8h, v1.h[5]
+	WORD $0x0f522b50 // smlal v16.4s, v26.4h, v2.h[5]
+	WORD $0x4f522b51 // smlal2 v17.4s, v26.8h, v2.h[5]
+	WORD $0x0f522b72 // smlal v18.4s, v27.4h, v2.h[5]
+	WORD $0x4f522b73 // smlal2 v19.4s, v27.8h, v2.h[5]
+	WORD $0x0f532b54 // smlal v20.4s, v26.4h, v3.h[5]
+	WORD $0x4f532b55 // smlal2 v21.4s, v26.8h, v3.h[5]
+	WORD $0x0f532b76 // smlal v22.4s, v27.4h, v3.h[5]
+	WORD $0x4f532b77 // smlal2 v23.4s, v27.8h, v3.h[5]
+	VAND V24.B16, V6.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f602348 // smlal v8.4s, v26.4h, v0.h[2]
+	WORD $0x4f602349 // smlal2 v9.4s, v26.8h, v0.h[2]
+	WORD $0x0f60236a // smlal v10.4s, v27.4h, v0.h[2]
+	WORD $0x4f60236b // smlal2 v11.4s, v27.8h, v0.h[2]
+	WORD $0x0f61234c // smlal v12.4s, v26.4h, v1.h[2]
+	WORD $0x4f61234d // smlal2 v13.4s, v26.8h, v1.h[2]
+	WORD $0x0f61236e // smlal v14.4s, v27.4h, v1.h[2]
+	WORD $0x4f61236f // smlal2 v15.4s, v27.8h, v1.h[2]
+	WORD $0x0f622350 // smlal v16.4s, v26.4h, v2.h[2]
+	WORD $0x4f622351 // smlal2 v17.4s, v26.8h, v2.h[2]
+	WORD $0x0f622372 // smlal v18.4s, v27.4h, v2.h[2]
+	WORD $0x4f622373 // smlal2 v19.4s, v27.8h, v2.h[2]
+	WORD $0x0f632354 // smlal v20.4s, v26.4h, v3.h[2]
+	WORD $0x4f632355 // smlal2 v21.4s, v26.8h, v3.h[2]
+	WORD $0x0f632376 // smlal v22.4s, v27.4h, v3.h[2]
+	WORD $0x4f632377 // smlal2 v23.4s, v27.8h, v3.h[2]
+	VUSHR $4, V6.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f602b48 // smlal v8.4s, v26.4h, v0.h[6]
+	WORD $0x4f602b49 // smlal2 v9.4s, v26.8h, v0.h[6]
+	WORD $0x0f602b6a // smlal v10.4s, v27.4h, v0.h[6]
+	WORD $0x4f602b6b // smlal2 v11.4s, v27.8h, v0.h[6]
+	WORD $0x0f612b4c // smlal v12.4s, v26.4h, v1.h[6]
+	WORD $0x4f612b4d // smlal2 v13.4s, v26.8h, v1.h[6]
+	WORD $0x0f612b6e // smlal v14.4s, v27.4h, v1.h[6]
+	WORD $0x4f612b6f // smlal2 v15.4s, v27.8h, v1.h[6]
+	WORD $0x0f622b50 // smlal v16.4s, v26.4h, v2.h[6]
+	WORD $0x4f622b51 // smlal2 v17.4s, v26.8h, v2.h[6]
+	WORD $0x0f622b72 // smlal v18.4s, v27.4h, v2.h[6]
+	WORD $0x4f622b73 // smlal2 v19.4s, v27.8h, v2.h[6]
+	WORD $0x0f632b54 // smlal v20.4s, v26.4h, v3.h[6]
+	WORD $0x4f632b55 // smlal2 v21.4s, v26.8h, v3.h[6]
+	WORD $0x0f632b76 // smlal v22.4s, v27.4h, v3.h[6]
+	WORD $0x4f632b77 // smlal2 v23.4s, v27.8h, v3.h[6]
+	VAND V24.B16, V7.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f702348 // smlal v8.4s, v26.4h, v0.h[3]
+	WORD $0x4f702349 // smlal2 v9.4s, v26.8h, v0.h[3]
+	WORD $0x0f70236a // smlal v10.4s, v27.4h, v0.h[3]
+	WORD $0x4f70236b // smlal2 v11.4s, v27.8h, v0.h[3]
+	WORD $0x0f71234c // smlal v12.4s, v26.4h, v1.h[3]
+	WORD $0x4f71234d // smlal2 v13.4s, v26.8h, v1.h[3]
+	WORD $0x0f71236e // smlal v14.4s, v27.4h, v1.h[3]
+	WORD $0x4f71236f // smlal2 v15.4s, v27.8h, v1.h[3]
+	WORD $0x0f722350 // smlal v16.4s, v26.4h, v2.h[3]
+	WORD $0x4f722351 // smlal2 v17.4s, v26.8h, v2.h[3]
+	WORD $0x0f722372 // smlal v18.4s, v27.4h, v2.h[3]
+	WORD $0x4f722373 // smlal2 v19.4s, v27.8h, v2.h[3]
+	WORD $0x0f732354 // smlal v20.4s, v26.4h, v3.h[3]
+	WORD $0x4f732355 // smlal2 v21.4s, v26.8h, v3.h[3]
+	WORD $0x0f732376 // smlal v22.4s, v27.4h, v3.h[3]
+	WORD $0x4f732377 // smlal2 v23.4s, v27.8h, v3.h[3]
+	VUSHR $4, V7.B16, V25.B16
+	VUXTL V25.B8, V26.H8
+	VUXTL2 V25.B16, V27.H8
+	WORD $0x0f702b48 // smlal v8.4s, v26.4h, v0.h[7]
+	WORD $0x4f702b49 // smlal2 v9.4s, v26.8h, v0.h[7]
+	WORD $0x0f702b6a // smlal v10.4s, v27.4h, v0.h[7]
+	WORD $0x4f702b6b // smlal2 v11.4s, v27.8h, v0.h[7]
+	WORD $0x0f712b4c // smlal v12.4s, v26.4h, v1.h[7]
+	WORD $0x4f712b4d // smlal2 v13.4s, v26.8h, v1.h[7]
+	WORD $0x0f712b6e // smlal v14.4s, v27.4h, v1.h[7]
+	WORD $0x4f712b6f // smlal2 v15.4s, v27.8h, v1.h[7]
+	WORD $0x0f722b50 // smlal v16.4s, v26.4h, v2.h[7]
+	WORD $0x4f722b51 // smlal2 v17.4s, v26.8h, v2.h[7]
+	WORD $0x0f722b72 // smlal v18.4s, v27.4h, v2.h[7]
+	WORD $0x4f722b73 // smlal2 v19.4s, v27.8h, v2.h[7]
+	WORD $0x0f732b54 // smlal v20.4s, v26.4h, v3.h[7]
+	WORD $0x4f732b55 // smlal2 v21.4s, v26.8h, v3.h[7]
+	WORD $0x0f732b76 // smlal v22.4s, v27.4h, v3.h[7]
+	WORD $0x4f732b77 // smlal2 v23.4s, v27.8h, v3.h[7]
+	SUBS $1, R16, R16
+	BNE loop3
+	VDUP R9, V0.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, (R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 16(R0)
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 32(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 32(R0)
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 48(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 48(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	VSUB V0.S4, V14.S4, V14.S4
+	VSUB V0.S4, V15.S4, V15.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 256(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
+	FMOVQ F13, 272(R0)
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	FMOVQ 288(R0), F0
+	WORD $0x4e2ed40e // fadd v14.4s, v0.4s, v14.4s
+	FMOVQ F14, 288(R0)
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ 304(R0), F0
+	WORD $0x4e2fd40f // fadd v15.4s, v0.4s, v15.4s
+	FMOVQ F15, 304(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V16.S4, V16.S4
+	VSUB V0.S4, V17.S4, V17.S4
+	VSUB V0.S4, V18.S4, V18.S4
+	VSUB V0.S4, V19.S4, V19.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e30d410 // fadd v16.4s, v0.4s, v16.4s
+	FMOVQ F16, 512(R0)
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e31d411 // fadd v17.4s, v0.4s, v17.4s
+	FMOVQ F17, 528(R0)
+	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
+	WORD $0x6e21de52 // fmul v18.4s, v18.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de52 // fmul v18.4s, v18.4s, v0.4s
+	FMOVQ 544(R0), F0
+	WORD $0x4e32d412 // fadd v18.4s, v0.4s, v18.4s
+	FMOVQ F18, 544(R0)
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e21de73 // fmul v19.4s, v19.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de73 // fmul v19.4s, v19.4s, v0.4s
+	FMOVQ 560(R0), F0
+	WORD $0x4e33d413 // fadd v19.4s, v0.4s, v19.4s
+	FMOVQ F19, 560(R0)
+	VDUP R12, V0.S4
+	VSUB V0.S4, V20.S4, V20.S4
+	VSUB V0.S4, V21.S4, V21.S4
+	VSUB V0.S4, V22.S4, V22.S4
+	VSUB V0.S4, V23.S4, V23.S4
+	FMOVS 12(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
+	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	FMOVQ 768(R0), F0
+	WORD $0x4e34d414 // fadd v20.4s, v0.4s, v20.4s
+	FMOVQ F20, 768(R0)
+	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
+	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
+	FMOVQ 784(R0), F0
+	WORD $0x4e35d415 // fadd v21.4s, v0.4s, v21.4s
+	FMOVQ F21, 784(R0)
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x6e21ded6 // fmul v22.4s, v22.4s, v1.4s
+	FMOVD 16(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ded6 // fmul v22.4s, v22.4s, v0.4s
+	FMOVQ 800(R0), F0
+	WORD $0x4e36d416 // fadd v22.4s, v0.4s, v22.4s
+	FMOVQ F22, 800(R0)
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e21def7 // fmul v23.4s, v23.4s, v1.4s
+	FMOVD 24(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20def7 // fmul v23.4s, v23.4s, v0.4s
+	FMOVQ 816(R0), F0
+	WORD $0x4e37d417 // fadd v23.4s, v0.4s, v23.4s
 	FMOVQ F23, 816(R0)
 	ADD $64, R0, R0
 	ADD $32, R7, R7
@@ -11784,171 +12024,6 @@ end10:
 	BNE loop5
 	RET
 
-// func scoreScaled8x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled8x1x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	VMOVI $128, V0.B16
-	MOVD R2, R8
-	ADD R3, R8, R10
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R11
-	ADD R3, R10, R13
-
-while1:
-	CMP $4, R11
-	BLT end2
-	FMOVQ (R8), F1
-	FMOVQ (R10), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R10, R10
-	SUB $4, R11, R11
-	JMP while1
-
-end2:
-
-while3:
-	CMP $1, R11
-	BLT end4
-	FMOVS (R8), F1
-	FMOVS (R10), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R10, R10
-	SUB $1, R11, R11
-	JMP while3
-
-end4:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R12
-	ADD R12, R9, R9
-	MOVD R13, R8
-	LSL $7, R5, R8
-
-loop5:
-	MOVD R1, R12
-	MOVD $4, R10
-
-loop6:
-	MOVD R12, R11
-	MOVD R2, R14
-	ADD R3, R14, R15
-	VEOR V2.B16, V2.B16, V2.B16
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	VEOR V5.B16, V5.B16, V5.B16
-	VMOVI $128, V6.B16
-	MOVD R5, R13
-
-while7:
-	CMP $4, R13
-	BLT end8
-	FMOVQ (R14), F0
-	ADD $16, R14, R14
-	FMOVQ (R15), F1
-	ADD $16, R15, R15
-	FMOVQ (R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
-	FMOVQ 16(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
-	FMOVQ 128(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4fa0e102 // sdot v2.4s, v8.16b, v0.4b[1]
-	WORD $0x4fa1e104 // sdot v4.4s, v8.16b, v1.4b[1]
-	FMOVQ 144(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4fa0e103 // sdot v3.4s, v8.16b, v0.4b[1]
-	WORD $0x4fa1e105 // sdot v5.4s, v8.16b, v1.4b[1]
-	FMOVQ 256(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e902 // sdot v2.4s, v8.16b, v0.4b[2]
-	WORD $0x4f81e904 // sdot v4.4s, v8.16b, v1.4b[2]
-	FMOVQ 272(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e903 // sdot v3.4s, v8.16b, v0.4b[2]
-	WORD $0x4f81e905 // sdot v5.4s, v8.16b, v1.4b[2]
-	FMOVQ 384(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4fa0e902 // sdot v2.4s, v8.16b, v0.4b[3]
-	WORD $0x4fa1e904 // sdot v4.4s, v8.16b, v1.4b[3]
-	FMOVQ 400(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4fa0e903 // sdot v3.4s, v8.16b, v0.4b[3]
-	WORD $0x4fa1e905 // sdot v5.4s, v8.16b, v1.4b[3]
-	ADD $512, R11, R11
-	SUB $4, R13, R13
-	JMP while7
-
-end8:
-
-while9:
-	CMP $1, R13
-	BLT end10
-	FMOVS (R14), F0
-	ADD $4, R14, R14
-	FMOVS (R15), F1
-	ADD $4, R15, R15
-	FMOVQ (R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
-	FMOVQ 16(R11), F7
-	VEOR V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
-	ADD $128, R11, R11
-	SUB $1, R13, R13
-	JMP while9
-
-end10:
-	VSHL $8, V2.S4, V2.S4
-	VADD V4.S4, V2.S4, V2.S4
-	VSHL $8, V3.S4, V3.S4
-	VADD V5.S4, V3.S4, V3.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V2.S4, V2.S4
-	VSUB V0.S4, V3.S4, V3.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e21dc42 // fmul v2.4s, v2.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dc42 // fmul v2.4s, v2.4s, v0.4s
-	FMOVQ F2, (R0)
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
-	FMOVQ F3, 16(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R12, R12
-	SUBS $1, R10, R10
-	BNE loop6
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop5
-	RET
-
 // func scoreHalf8x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf8x1x2DOTPROD(SB), NOSPLIT, $0-72
@@ -12105,6 +12180,177 @@ end10:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	FMOVQ F3, 16(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R12, R12
+	SUBS $1, R10, R10
+	BNE loop6
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop5
+	RET
+
+// func scoreHalfAdd8x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd8x1x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	VMOVI $128, V0.B16
+	MOVD R2, R8
+	ADD R3, R8, R10
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R11
+	ADD R3, R10, R13
+
+while1:
+	CMP $4, R11
+	BLT end2
+	FMOVQ (R8), F1
+	FMOVQ (R10), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R10, R10
+	SUB $4, R11, R11
+	JMP while1
+
+end2:
+
+while3:
+	CMP $1, R11
+	BLT end4
+	FMOVS (R8), F1
+	FMOVS (R10), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R10, R10
+	SUB $1, R11, R11
+	JMP while3
+
+end4:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R12
+	ADD R12, R9, R9
+	MOVD R13, R8
+	LSL $7, R5, R8
+
+loop5:
+	MOVD R1, R12
+	MOVD $4, R10
+
+loop6:
+	MOVD R12, R11
+	MOVD R2, R14
+	ADD R3, R14, R15
+	VEOR V2.B16, V2.B16, V2.B16
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	VEOR V5.B16, V5.B16, V5.B16
+	VMOVI $128, V6.B16
+	MOVD R5, R13
+
+while7:
+	CMP $4, R13
+	BLT end8
+	FMOVQ (R14), F0
+	ADD $16, R14, R14
+	FMOVQ (R15), F1
+	ADD $16, R15, R15
+	FMOVQ (R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
+	FMOVQ 16(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
+	FMOVQ 128(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4fa0e102 // sdot v2.4s, v8.16b, v0.4b[1]
+	WORD $0x4fa1e104 // sdot v4.4s, v8.16b, v1.4b[1]
+	FMOVQ 144(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4fa0e103 // sdot v3.4s, v8.16b, v0.4b[1]
+	WORD $0x4fa1e105 // sdot v5.4s, v8.16b, v1.4b[1]
+	FMOVQ 256(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e902 // sdot v2.4s, v8.16b, v0.4b[2]
+	WORD $0x4f81e904 // sdot v4.4s, v8.16b, v1.4b[2]
+	FMOVQ 272(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e903 // sdot v3.4s, v8.16b, v0.4b[2]
+	WORD $0x4f81e905 // sdot v5.4s, v8.16b, v1.4b[2]
+	FMOVQ 384(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4fa0e902 // sdot v2.4s, v8.16b, v0.4b[3]
+	WORD $0x4fa1e904 // sdot v4.4s, v8.16b, v1.4b[3]
+	FMOVQ 400(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4fa0e903 // sdot v3.4s, v8.16b, v0.4b[3]
+	WORD $0x4fa1e905 // sdot v5.4s, v8.16b, v1.4b[3]
+	ADD $512, R11, R11
+	SUB $4, R13, R13
+	JMP while7
+
+end8:
+
+while9:
+	CMP $1, R13
+	BLT end10
+	FMOVS (R14), F0
+	ADD $4, R14, R14
+	FMOVS (R15), F1
+	ADD $4, R15, R15
+	FMOVQ (R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
+	FMOVQ 16(R11), F7
+	VEOR V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
+	ADD $128, R11, R11
+	SUB $1, R13, R13
+	JMP while9
+
+end10:
+	VSHL $8, V2.S4, V2.S4
+	VADD V4.S4, V2.S4, V2.S4
+	VSHL $8, V3.S4, V3.S4
+	VADD V5.S4, V3.S4, V3.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V2.S4, V2.S4
+	VSUB V0.S4, V3.S4, V3.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e21dc42 // fmul v2.4s, v2.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dc42 // fmul v2.4s, v2.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e22d402 // fadd v2.4s, v0.4s, v2.4s
+	FMOVQ F2, (R0)
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e23d403 // fadd v3.4s, v0.4s, v3.4s
 	FMOVQ F3, 16(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7
@@ -13183,264 +13429,6 @@ end14:
 	BNE loop9
 	RET
 
-// func scoreScaled8x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled8x2x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	VMOVI $128, V0.B16
-	MOVD R2, R8
-	ADD R3, R8, R11
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R12
-	ADD R3, R11, R14
-
-while1:
-	CMP $4, R12
-	BLT end2
-	FMOVQ (R8), F1
-	FMOVQ (R11), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R11, R11
-	SUB $4, R12, R12
-	JMP while1
-
-end2:
-
-while3:
-	CMP $1, R12
-	BLT end4
-	FMOVS (R8), F1
-	FMOVS (R11), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R11, R11
-	SUB $1, R12, R12
-	JMP while3
-
-end4:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R13
-	ADD R13, R9, R9
-	MOVD R14, R8
-	ADD R3, R8, R11
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R12
-	ADD R3, R11, R14
-
-while5:
-	CMP $4, R12
-	BLT end6
-	FMOVQ (R8), F1
-	FMOVQ (R11), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R11, R11
-	SUB $4, R12, R12
-	JMP while5
-
-end6:
-
-while7:
-	CMP $1, R12
-	BLT end8
-	FMOVS (R8), F1
-	FMOVS (R11), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R11, R11
-	SUB $1, R12, R12
-	JMP while7
-
-end8:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R13
-	ADD R13, R10, R10
-	MOVD R14, R8
-	LSL $7, R5, R8
-
-loop9:
-	MOVD R1, R13
-	MOVD $4, R11
-
-loop10:
-	MOVD R13, R12
-	MOVD R2, R15
-	ADD R3, R15, R16
-	ADD R3, R16, R17
-	ADD R3, R17, R19
-	VEOR V4.B16, V4.B16, V4.B16
-	VEOR V5.B16, V5.B16, V5.B16
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VMOVI $128, V12.B16
-	MOVD R5, R14
-
-while11:
-	CMP $4, R14
-	BLT end12
-	FMOVQ (R15), F0
-	ADD $16, R15, R15
-	FMOVQ (R16), F1
-	ADD $16, R16, R16
-	FMOVQ (R17), F2
-	ADD $16, R17, R17
-	FMOVQ (R19), F3
-	ADD $16, R19, R19
-	FMOVQ (R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
-	FMOVQ 16(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
-	FMOVQ 128(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4fa0e1c4 // sdot v4.4s, v14.16b, v0.4b[1]
-	WORD $0x4fa1e1c6 // sdot v6.4s, v14.16b, v1.4b[1]
-	WORD $0x4fa2e1c8 // sdot v8.4s, v14.16b, v2.4b[1]
-	WORD $0x4fa3e1ca // sdot v10.4s, v14.16b, v3.4b[1]
-	FMOVQ 144(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4fa0e1c5 // sdot v5.4s, v14.16b, v0.4b[1]
-	WORD $0x4fa1e1c7 // sdot v7.4s, v14.16b, v1.4b[1]
-	WORD $0x4fa2e1c9 // sdot v9.4s, v14.16b, v2.4b[1]
-	WORD $0x4fa3e1cb // sdot v11.4s, v14.16b, v3.4b[1]
-	FMOVQ 256(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e9c4 // sdot v4.4s, v14.16b, v0.4b[2]
-	WORD $0x4f81e9c6 // sdot v6.4s, v14.16b, v1.4b[2]
-	WORD $0x4f82e9c8 // sdot v8.4s, v14.16b, v2.4b[2]
-	WORD $0x4f83e9ca // sdot v10.4s, v14.16b, v3.4b[2]
-	FMOVQ 272(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e9c5 // sdot v5.4s, v14.16b, v0.4b[2]
-	WORD $0x4f81e9c7 // sdot v7.4s, v14.16b, v1.4b[2]
-	WORD $0x4f82e9c9 // sdot v9.4s, v14.16b, v2.4b[2]
-	WORD $0x4f83e9cb // sdot v11.4s, v14.16b, v3.4b[2]
-	FMOVQ 384(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4fa0e9c4 // sdot v4.4s, v14.16b, v0.4b[3]
-	WORD $0x4fa1e9c6 // sdot v6.4s, v14.16b, v1.4b[3]
-	WORD $0x4fa2e9c8 // sdot v8.4s, v14.16b, v2.4b[3]
-	WORD $0x4fa3e9ca // sdot v10.4s, v14.16b, v3.4b[3]
-	FMOVQ 400(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4fa0e9c5 // sdot v5.4s, v14.16b, v0.4b[3]
-	WORD $0x4fa1e9c7 // sdot v7.4s, v14.16b, v1.4b[3]
-	WORD $0x4fa2e9c9 // sdot v9.4s, v14.16b, v2.4b[3]
-	WORD $0x4fa3e9cb // sdot v11.4s, v14.16b, v3.4b[3]
-	ADD $512, R12, R12
-	SUB $4, R14, R14
-	JMP while11
-
-end12:
-
-while13:
-	CMP $1, R14
-	BLT end14
-	FMOVS (R15), F0
-	ADD $4, R15, R15
-	FMOVS (R16), F1
-	ADD $4, R16, R16
-	FMOVS (R17), F2
-	ADD $4, R17, R17
-	FMOVS (R19), F3
-	ADD $4, R19, R19
-	FMOVQ (R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
-	FMOVQ 16(R12), F13
-	VEOR V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
-	ADD $128, R12, R12
-	SUB $1, R14, R14
-	JMP while13
-
-end14:
-	VSHL $8, V4.S4, V4.S4
-	VADD V6.S4, V4.S4, V4.S4
-	VSHL $8, V5.S4, V5.S4
-	VADD V7.S4, V5.S4, V5.S4
-	VSHL $8, V8.S4, V8.S4
-	VADD V10.S4, V8.S4, V8.S4
-	VSHL $8, V9.S4, V9.S4
-	VADD V11.S4, V9.S4, V9.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V4.S4, V4.S4
-	VSUB V0.S4, V5.S4, V5.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e21dc84 // fmul v4.4s, v4.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dc84 // fmul v4.4s, v4.4s, v0.4s
-	FMOVQ F4, (R0)
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	FMOVQ F5, 16(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 256(R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 272(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R13, R13
-	SUBS $1, R11, R11
-	BNE loop10
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop9
-	RET
-
 // func scoreHalf8x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf8x2x2DOTPROD(SB), NOSPLIT, $0-72
@@ -13692,6 +13680,276 @@ end14:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ F9, 272(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R13, R13
+	SUBS $1, R11, R11
+	BNE loop10
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop9
+	RET
+
+// func scoreHalfAdd8x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd8x2x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	VMOVI $128, V0.B16
+	MOVD R2, R8
+	ADD R3, R8, R11
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R12
+	ADD R3, R11, R14
+
+while1:
+	CMP $4, R12
+	BLT end2
+	FMOVQ (R8), F1
+	FMOVQ (R11), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R11, R11
+	SUB $4, R12, R12
+	JMP while1
+
+end2:
+
+while3:
+	CMP $1, R12
+	BLT end4
+	FMOVS (R8), F1
+	FMOVS (R11), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R11, R11
+	SUB $1, R12, R12
+	JMP while3
+
+end4:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R13
+	ADD R13, R9, R9
+	MOVD R14, R8
+	ADD R3, R8, R11
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R12
+	ADD R3, R11, R14
+
+while5:
+	CMP $4, R12
+	BLT end6
+	FMOVQ (R8), F1
+	FMOVQ (R11), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R11, R11
+	SUB $4, R12, R12
+	JMP while5
+
+end6:
+
+while7:
+	CMP $1, R12
+	BLT end8
+	FMOVS (R8), F1
+	FMOVS (R11), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R11, R11
+	SUB $1, R12, R12
+	JMP while7
+
+end8:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R13
+	ADD R13, R10, R10
+	MOVD R14, R8
+	LSL $7, R5, R8
+
+loop9:
+	MOVD R1, R13
+	MOVD $4, R11
+
+loop10:
+	MOVD R13, R12
+	MOVD R2, R15
+	ADD R3, R15, R16
+	ADD R3, R16, R17
+	ADD R3, R17, R19
+	VEOR V4.B16, V4.B16, V4.B16
+	VEOR V5.B16, V5.B16, V5.B16
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VMOVI $128, V12.B16
+	MOVD R5, R14
+
+while11:
+	CMP $4, R14
+	BLT end12
+	FMOVQ (R15), F0
+	ADD $16, R15, R15
+	FMOVQ (R16), F1
+	ADD $16, R16, R16
+	FMOVQ (R17), F2
+	ADD $16, R17, R17
+	FMOVQ (R19), F3
+	ADD $16, R19, R19
+	FMOVQ (R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
+	FMOVQ 16(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
+	FMOVQ 128(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4fa0e1c4 // sdot v4.4s, v14.16b, v0.4b[1]
+	WORD $0x4fa1e1c6 // sdot v6.4s, v14.16b, v1.4b[1]
+	WORD $0x4fa2e1c8 // sdot v8.4s, v14.16b, v2.4b[1]
+	WORD $0x4fa3e1ca // sdot v10.4s, v14.16b, v3.4b[1]
+	FMOVQ 144(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4fa0e1c5 // sdot v5.4s, v14.16b, v0.4b[1]
+	WORD $0x4fa1e1c7 // sdot v7.4s, v14.16b, v1.4b[1]
+	WORD $0x4fa2e1c9 // sdot v9.4s, v14.16b, v2.4b[1]
+	WORD $0x4fa3e1cb // sdot v11.4s, v14.16b, v3.4b[1]
+	FMOVQ 256(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e9c4 // sdot v4.4s, v14.16b, v0.4b[2]
+	WORD $0x4f81e9c6 // sdot v6.4s, v14.16b, v1.4b[2]
+	WORD $0x4f82e9c8 // sdot v8.4s, v14.16b, v2.4b[2]
+	WORD $0x4f83e9ca // sdot v10.4s, v14.16b, v3.4b[2]
+	FMOVQ 272(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e9c5 // sdot v5.4s, v14.16b, v0.4b[2]
+	WORD $0x4f81e9c7 // sdot v7.4s, v14.16b, v1.4b[2]
+	WORD $0x4f82e9c9 // sdot v9.4s, v14.16b, v2.4b[2]
+	WORD $0x4f83e9cb // sdot v11.4s, v14.16b, v3.4b[2]
+	FMOVQ 384(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4fa0e9c4 // sdot v4.4s, v14.16b, v0.4b[3]
+	WORD $0x4fa1e9c6 // sdot v6.4s, v14.16b, v1.4b[3]
+	WORD $0x4fa2e9c8 // sdot v8.4s, v14.16b, v2.4b[3]
+	WORD $0x4fa3e9ca // sdot v10.4s, v14.16b, v3.4b[3]
+	FMOVQ 400(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4fa0e9c5 // sdot v5.4s, v14.16b, v0.4b[3]
+	WORD $0x4fa1e9c7 // sdot v7.4s, v14.16b, v1.4b[3]
+	WORD $0x4fa2e9c9 // sdot v9.4s, v14.16b, v2.4b[3]
+	WORD $0x4fa3e9cb // sdot v11.4s, v14.16b, v3.4b[3]
+	ADD $512, R12, R12
+	SUB $4, R14, R14
+	JMP while11
+
+end12:
+
+while13:
+	CMP $1, R14
+	BLT end14
+	FMOVS (R15), F0
+	ADD $4, R15, R15
+	FMOVS (R16), F1
+	ADD $4, R16, R16
+	FMOVS (R17), F2
+	ADD $4, R17, R17
+	FMOVS (R19), F3
+	ADD $4, R19, R19
+	FMOVQ (R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
+	FMOVQ 16(R12), F13
+	VEOR V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
+	ADD $128, R12, R12
+	SUB $1, R14, R14
+	JMP while13
+
+end14:
+	VSHL $8, V4.S4, V4.S4
+	VADD V6.S4, V4.S4, V4.S4
+	VSHL $8, V5.S4, V5.S4
+	VADD V7.S4, V5.S4, V5.S4
+	VSHL $8, V8.S4, V8.S4
+	VADD V10.S4, V8.S4, V8.S4
+	VSHL $8, V9.S4, V9.S4
+	VADD V11.S4, V9.S4, V9.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V4.S4, V4.S4
+	VSUB V0.S4, V5.S4, V5.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x6e21dc84 // fmul v4.4s, v4.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dc84 // fmul v4.4s, v4.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e24d404 // fadd v4.4s, v0.4s, v4.4s
+	FMOVQ F4, (R0)
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e25d405 // fadd v5.4s, v0.4s, v5.4s
+	FMOVQ F5, 16(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, 256(R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
 	FMOVQ F9, 272(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7
@@ -15223,357 +15481,6 @@ end18:
 	BNE loop13
 	RET
 
-// func scoreScaled8x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled8x3x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	VMOVI $128, V0.B16
-	MOVD R2, R8
-	ADD R3, R8, R12
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R13
-	ADD R3, R12, R15
-
-while1:
-	CMP $4, R13
-	BLT end2
-	FMOVQ (R8), F1
-	FMOVQ (R12), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R12, R12
-	SUB $4, R13, R13
-	JMP while1
-
-end2:
-
-while3:
-	CMP $1, R13
-	BLT end4
-	FMOVS (R8), F1
-	FMOVS (R12), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R12, R12
-	SUB $1, R13, R13
-	JMP while3
-
-end4:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R14
-	ADD R14, R9, R9
-	MOVD R15, R8
-	ADD R3, R8, R12
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R13
-	ADD R3, R12, R15
-
-while5:
-	CMP $4, R13
-	BLT end6
-	FMOVQ (R8), F1
-	FMOVQ (R12), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R12, R12
-	SUB $4, R13, R13
-	JMP while5
-
-end6:
-
-while7:
-	CMP $1, R13
-	BLT end8
-	FMOVS (R8), F1
-	FMOVS (R12), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R12, R12
-	SUB $1, R13, R13
-	JMP while7
-
-end8:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R14
-	ADD R14, R10, R10
-	MOVD R15, R8
-	ADD R3, R8, R12
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R13
-	ADD R3, R12, R15
-
-while9:
-	CMP $4, R13
-	BLT end10
-	FMOVQ (R8), F1
-	FMOVQ (R12), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R12, R12
-	SUB $4, R13, R13
-	JMP while9
-
-end10:
-
-while11:
-	CMP $1, R13
-	BLT end12
-	FMOVS (R8), F1
-	FMOVS (R12), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R12, R12
-	SUB $1, R13, R13
-	JMP while11
-
-end12:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R14
-	ADD R14, R11, R11
-	MOVD R15, R8
-	LSL $7, R5, R8
-
-loop13:
-	MOVD R1, R14
-	MOVD $4, R12
-
-loop14:
-	MOVD R14, R13
-	MOVD R2, R16
-	ADD R3, R16, R17
-	ADD R3, R17, R19
-	ADD R3, R19, R20
-	ADD R3, R20, R21
-	ADD R3, R21, R22
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VMOVI $128, V18.B16
-	MOVD R5, R15
-
-while15:
-	CMP $4, R15
-	BLT end16
-	FMOVQ (R16), F0
-	ADD $16, R16, R16
-	FMOVQ (R17), F1
-	ADD $16, R17, R17
-	FMOVQ (R19), F2
-	ADD $16, R19, R19
-	FMOVQ (R20), F3
-	ADD $16, R20, R20
-	FMOVQ (R21), F4
-	ADD $16, R21, R21
-	FMOVQ (R22), F5
-	ADD $16, R22, R22
-	FMOVQ (R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
-	FMOVQ 16(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
-	FMOVQ 128(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4fa0e286 // sdot v6.4s, v20.16b, v0.4b[1]
-	WORD $0x4fa1e288 // sdot v8.4s, v20.16b, v1.4b[1]
-	WORD $0x4fa2e28a // sdot v10.4s, v20.16b, v2.4b[1]
-	WORD $0x4fa3e28c // sdot v12.4s, v20.16b, v3.4b[1]
-	WORD $0x4fa4e28e // sdot v14.4s, v20.16b, v4.4b[1]
-	WORD $0x4fa5e290 // sdot v16.4s, v20.16b, v5.4b[1]
-	FMOVQ 144(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4fa0e287 // sdot v7.4s, v20.16b, v0.4b[1]
-	WORD $0x4fa1e289 // sdot v9.4s, v20.16b, v1.4b[1]
-	WORD $0x4fa2e28b // sdot v11.4s, v20.16b, v2.4b[1]
-	WORD $0x4fa3e28d // sdot v13.4s, v20.16b, v3.4b[1]
-	WORD $0x4fa4e28f // sdot v15.4s, v20.16b, v4.4b[1]
-	WORD $0x4fa5e291 // sdot v17.4s, v20.16b, v5.4b[1]
-	FMOVQ 256(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4f80ea86 // sdot v6.4s, v20.16b, v0.4b[2]
-	WORD $0x4f81ea88 // sdot v8.4s, v20.16b, v1.4b[2]
-	WORD $0x4f82ea8a // sdot v10.4s, v20.16b, v2.4b[2]
-	WORD $0x4f83ea8c // sdot v12.4s, v20.16b, v3.4b[2]
-	WORD $0x4f84ea8e // sdot v14.4s, v20.16b, v4.4b[2]
-	WORD $0x4f85ea90 // sdot v16.4s, v20.16b, v5.4b[2]
-	FMOVQ 272(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4f80ea87 // sdot v7.4s, v20.16b, v0.4b[2]
-	WORD $0x4f81ea89 // sdot v9.4s, v20.16b, v1.4b[2]
-	WORD $0x4f82ea8b // sdot v11.4s, v20.16b, v2.4b[2]
-	WORD $0x4f83ea8d // sdot v13.4s, v20.16b, v3.4b[2]
-	WORD $0x4f84ea8f // sdot v15.4s, v20.16b, v4.4b[2]
-	WORD $0x4f85ea91 // sdot v17.4s, v20.16b, v5.4b[2]
-	FMOVQ 384(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4fa0ea86 // sdot v6.4s, v20.16b, v0.4b[3]
-	WORD $0x4fa1ea88 // sdot v8.4s, v20.16b, v1.4b[3]
-	WORD $0x4fa2ea8a // sdot v10.4s, v20.16b, v2.4b[3]
-	WORD $0x4fa3ea8c // sdot v12.4s, v20.16b, v3.4b[3]
-	WORD $0x4fa4ea8e // sdot v14.4s, v20.16b, v4.4b[3]
-	WORD $0x4fa5ea90 // sdot v16.4s, v20.16b, v5.4b[3]
-	FMOVQ 400(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4fa0ea87 // sdot v7.4s, v20.16b, v0.4b[3]
-	WORD $0x4fa1ea89 // sdot v9.4s, v20.16b, v1.4b[3]
-	WORD $0x4fa2ea8b // sdot v11.4s, v20.16b, v2.4b[3]
-	WORD $0x4fa3ea8d // sdot v13.4s, v20.16b, v3.4b[3]
-	WORD $0x4fa4ea8f // sdot v15.4s, v20.16b, v4.4b[3]
-	WORD $0x4fa5ea91 // sdot v17.4s, v20.16b, v5.4b[3]
-	ADD $512, R13, R13
-	SUB $4, R15, R15
-	JMP while15
-
-end16:
-
-while17:
-	CMP $1, R15
-	BLT end18
-	FMOVS (R16), F0
-	ADD $4, R16, R16
-	FMOVS (R17), F1
-	ADD $4, R17, R17
-	FMOVS (R19), F2
-	ADD $4, R19, R19
-	FMOVS (R20), F3
-	ADD $4, R20, R20
-	FMOVS (R21), F4
-	ADD $4, R21, R21
-	FMOVS (R22), F5
-	ADD $4, R22, R22
-	FMOVQ (R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
-	FMOVQ 16(R13), F19
-	VEOR V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
-	ADD $128, R13, R13
-	SUB $1, R15, R15
-	JMP while17
-
-end18:
-	VSHL $8, V6.S4, V6.S4
-	VADD V8.S4, V6.S4, V6.S4
-	VSHL $8, V7.S4, V7.S4
-	VADD V9.S4, V7.S4, V7.S4
-	VSHL $8, V10.S4, V10.S4
-	VADD V12.S4, V10.S4, V10.S4
-	VSHL $8, V11.S4, V11.S4
-	VADD V13.S4, V11.S4, V11.S4
-	VSHL $8, V14.S4, V14.S4
-	VADD V16.S4, V14.S4, V14.S4
-	VSHL $8, V15.S4, V15.S4
-	VADD V17.S4, V15.S4, V15.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V6.S4, V6.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	FMOVQ F6, (R0)
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, 16(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 256(R0)
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 272(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V14.S4, V14.S4
-	VSUB V0.S4, V15.S4, V15.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
-	FMOVQ F14, 512(R0)
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
-	FMOVQ F15, 528(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R14, R14
-	SUBS $1, R12, R12
-	BNE loop14
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop13
-	RET
-
 // func scoreHalf8x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf8x3x2DOTPROD(SB), NOSPLIT, $0-72
@@ -15920,6 +15827,375 @@ end18:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ F15, 528(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R14, R14
+	SUBS $1, R12, R12
+	BNE loop14
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop13
+	RET
+
+// func scoreHalfAdd8x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd8x3x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	VMOVI $128, V0.B16
+	MOVD R2, R8
+	ADD R3, R8, R12
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R13
+	ADD R3, R12, R15
+
+while1:
+	CMP $4, R13
+	BLT end2
+	FMOVQ (R8), F1
+	FMOVQ (R12), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R12, R12
+	SUB $4, R13, R13
+	JMP while1
+
+end2:
+
+while3:
+	CMP $1, R13
+	BLT end4
+	FMOVS (R8), F1
+	FMOVS (R12), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R12, R12
+	SUB $1, R13, R13
+	JMP while3
+
+end4:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R14
+	ADD R14, R9, R9
+	MOVD R15, R8
+	ADD R3, R8, R12
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R13
+	ADD R3, R12, R15
+
+while5:
+	CMP $4, R13
+	BLT end6
+	FMOVQ (R8), F1
+	FMOVQ (R12), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R12, R12
+	SUB $4, R13, R13
+	JMP while5
+
+end6:
+
+while7:
+	CMP $1, R13
+	BLT end8
+	FMOVS (R8), F1
+	FMOVS (R12), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R12, R12
+	SUB $1, R13, R13
+	JMP while7
+
+end8:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R14
+	ADD R14, R10, R10
+	MOVD R15, R8
+	ADD R3, R8, R12
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R13
+	ADD R3, R12, R15
+
+while9:
+	CMP $4, R13
+	BLT end10
+	FMOVQ (R8), F1
+	FMOVQ (R12), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R12, R12
+	SUB $4, R13, R13
+	JMP while9
+
+end10:
+
+while11:
+	CMP $1, R13
+	BLT end12
+	FMOVS (R8), F1
+	FMOVS (R12), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R12, R12
+	SUB $1, R13, R13
+	JMP while11
+
+end12:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R14
+	ADD R14, R11, R11
+	MOVD R15, R8
+	LSL $7, R5, R8
+
+loop13:
+	MOVD R1, R14
+	MOVD $4, R12
+
+loop14:
+	MOVD R14, R13
+	MOVD R2, R16
+	ADD R3, R16, R17
+	ADD R3, R17, R19
+	ADD R3, R19, R20
+	ADD R3, R20, R21
+	ADD R3, R21, R22
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VMOVI $128, V18.B16
+	MOVD R5, R15
+
+while15:
+	CMP $4, R15
+	BLT end16
+	FMOVQ (R16), F0
+	ADD $16, R16, R16
+	FMOVQ (R17), F1
+	ADD $16, R17, R17
+	FMOVQ (R19), F2
+	ADD $16, R19, R19
+	FMOVQ (R20), F3
+	ADD $16, R20, R20
+	FMOVQ (R21), F4
+	ADD $16, R21, R21
+	FMOVQ (R22), F5
+	ADD $16, R22, R22
+	FMOVQ (R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
+	FMOVQ 16(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
+	FMOVQ 128(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4fa0e286 // sdot v6.4s, v20.16b, v0.4b[1]
+	WORD $0x4fa1e288 // sdot v8.4s, v20.16b, v1.4b[1]
+	WORD $0x4fa2e28a // sdot v10.4s, v20.16b, v2.4b[1]
+	WORD $0x4fa3e28c // sdot v12.4s, v20.16b, v3.4b[1]
+	WORD $0x4fa4e28e // sdot v14.4s, v20.16b, v4.4b[1]
+	WORD $0x4fa5e290 // sdot v16.4s, v20.16b, v5.4b[1]
+	FMOVQ 144(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4fa0e287 // sdot v7.4s, v20.16b, v0.4b[1]
+	WORD $0x4fa1e289 // sdot v9.4s, v20.16b, v1.4b[1]
+	WORD $0x4fa2e28b // sdot v11.4s, v20.16b, v2.4b[1]
+	WORD $0x4fa3e28d // sdot v13.4s, v20.16b, v3.4b[1]
+	WORD $0x4fa4e28f // sdot v15.4s, v20.16b, v4.4b[1]
+	WORD $0x4fa5e291 // sdot v17.4s, v20.16b, v5.4b[1]
+	FMOVQ 256(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4f80ea86 // sdot v6.4s, v20.16b, v0.4b[2]
+	WORD $0x4f81ea88 // sdot v8.4s, v20.16b, v1.4b[2]
+	WORD $0x4f82ea8a // sdot v10.4s, v20.16b, v2.4b[2]
+	WORD $0x4f83ea8c // sdot v12.4s, v20.16b, v3.4b[2]
+	WORD $0x4f84ea8e // sdot v14.4s, v20.16b, v4.4b[2]
+	WORD $0x4f85ea90 // sdot v16.4s, v20.16b, v5.4b[2]
+	FMOVQ 272(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4f80ea87 // sdot v7.4s, v20.16b, v0.4b[2]
+	WORD $0x4f81ea89 // sdot v9.4s, v20.16b, v1.4b[2]
+	WORD $0x4f82ea8b // sdot v11.4s, v20.16b, v2.4b[2]
+	WORD $0x4f83ea8d // sdot v13.4s, v20.16b, v3.4b[2]
+	WORD $0x4f84ea8f // sdot v15.4s, v20.16b, v4.4b[2]
+	WORD $0x4f85ea91 // sdot v17.4s, v20.16b, v5.4b[2]
+	FMOVQ 384(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4fa0ea86 // sdot v6.4s, v20.16b, v0.4b[3]
+	WORD $0x4fa1ea88 // sdot v8.4s, v20.16b, v1.4b[3]
+	WORD $0x4fa2ea8a // sdot v10.4s, v20.16b, v2.4b[3]
+	WORD $0x4fa3ea8c // sdot v12.4s, v20.16b, v3.4b[3]
+	WORD $0x4fa4ea8e // sdot v14.4s, v20.16b, v4.4b[3]
+	WORD $0x4fa5ea90 // sdot v16.4s, v20.16b, v5.4b[3]
+	FMOVQ 400(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4fa0ea87 // sdot v7.4s, v20.16b, v0.4b[3]
+	WORD $0x4fa1ea89 // sdot v9.4s, v20.16b, v1.4b[3]
+	WORD $0x4fa2ea8b // sdot v11.4s, v20.16b, v2.4b[3]
+	WORD $0x4fa3ea8d // sdot v13.4s, v20.16b, v3.4b[3]
+	WORD $0x4fa4ea8f // sdot v15.4s, v20.16b, v4.4b[3]
+	WORD $0x4fa5ea91 // sdot v17.4s, v20.16b, v5.4b[3]
+	ADD $512, R13, R13
+	SUB $4, R15, R15
+	JMP while15
+
+end16:
+
+while17:
+	CMP $1, R15
+	BLT end18
+	FMOVS (R16), F0
+	ADD $4, R16, R16
+	FMOVS (R17), F1
+	ADD $4, R17, R17
+	FMOVS (R19), F2
+	ADD $4, R19, R19
+	FMOVS (R20), F3
+	ADD $4, R20, R20
+	FMOVS (R21), F4
+	ADD $4, R21, R21
+	FMOVS (R22), F5
+	ADD $4, R22, R22
+	FMOVQ (R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
+	FMOVQ 16(R13), F19
+	VEOR V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
+	ADD $128, R13, R13
+	SUB $1, R15, R15
+	JMP while17
+
+end18:
+	VSHL $8, V6.S4, V6.S4
+	VADD V8.S4, V6.S4, V6.S4
+	VSHL $8, V7.S4, V7.S4
+	VADD V9.S4, V7.S4, V7.S4
+	VSHL $8, V10.S4, V10.S4
+	VADD V12.S4, V10.S4, V10.S4
+	VSHL $8, V11.S4, V11.S4
+	VADD V13.S4, V11.S4, V11.S4
+	VSHL $8, V14.S4, V14.S4
+	VADD V16.S4, V14.S4, V14.S4
+	VSHL $8, V15.S4, V15.S4
+	VADD V17.S4, V15.S4, V15.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V6.S4, V6.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e26d406 // fadd v6.4s, v0.4s, v6.4s
+	FMOVQ F6, (R0)
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, 16(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 256(R0)
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 272(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V14.S4, V14.S4
+	VSUB V0.S4, V15.S4, V15.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e2ed40e // fadd v14.4s, v0.4s, v14.4s
+	FMOVQ F14, 512(R0)
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e2fd40f // fadd v15.4s, v0.4s, v15.4s
 	FMOVQ F15, 528(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7
@@ -17904,450 +18180,6 @@ end22:
 	BNE loop17
 	RET
 
-// func scoreScaled8x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled8x4x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	MOVW 12(R8), R12
-	VMOVI $128, V0.B16
-	MOVD R2, R8
-	ADD R3, R8, R13
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R14
-	ADD R3, R13, R16
-
-while1:
-	CMP $4, R14
-	BLT end2
-	FMOVQ (R8), F1
-	FMOVQ (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R13, R13
-	SUB $4, R14, R14
-	JMP while1
-
-end2:
-
-while3:
-	CMP $1, R14
-	BLT end4
-	FMOVS (R8), F1
-	FMOVS (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R13, R13
-	SUB $1, R14, R14
-	JMP while3
-
-end4:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R15
-	ADD R15, R9, R9
-	MOVD R16, R8
-	ADD R3, R8, R13
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R14
-	ADD R3, R13, R16
-
-while5:
-	CMP $4, R14
-	BLT end6
-	FMOVQ (R8), F1
-	FMOVQ (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R13, R13
-	SUB $4, R14, R14
-	JMP while5
-
-end6:
-
-while7:
-	CMP $1, R14
-	BLT end8
-	FMOVS (R8), F1
-	FMOVS (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R13, R13
-	SUB $1, R14, R14
-	JMP while7
-
-end8:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R15
-	ADD R15, R10, R10
-	MOVD R16, R8
-	ADD R3, R8, R13
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R14
-	ADD R3, R13, R16
-
-while9:
-	CMP $4, R14
-	BLT end10
-	FMOVQ (R8), F1
-	FMOVQ (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R13, R13
-	SUB $4, R14, R14
-	JMP while9
-
-end10:
-
-while11:
-	CMP $1, R14
-	BLT end12
-	FMOVS (R8), F1
-	FMOVS (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R13, R13
-	SUB $1, R14, R14
-	JMP while11
-
-end12:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R15
-	ADD R15, R11, R11
-	MOVD R16, R8
-	ADD R3, R8, R13
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	MOVD R5, R14
-	ADD R3, R13, R16
-
-while13:
-	CMP $4, R14
-	BLT end14
-	FMOVQ (R8), F1
-	FMOVQ (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $16, R8, R8
-	ADD $16, R13, R13
-	SUB $4, R14, R14
-	JMP while13
-
-end14:
-
-while15:
-	CMP $1, R14
-	BLT end16
-	FMOVS (R8), F1
-	FMOVS (R13), F2
-	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
-	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
-	ADD $4, R8, R8
-	ADD $4, R13, R13
-	SUB $1, R14, R14
-	JMP while15
-
-end16:
-	VSHL $8, V3.S4, V3.S4
-	VADD V4.S4, V3.S4, V3.S4
-	VADDV V3.S4, V3
-	VMOV V3.S[0], R15
-	ADD R15, R12, R12
-	MOVD R16, R8
-	LSL $7, R5, R8
-
-loop17:
-	MOVD R1, R15
-	MOVD $4, R13
-
-loop18:
-	MOVD R15, R14
-	MOVD R2, R17
-	ADD R3, R17, R19
-	ADD R3, R19, R20
-	ADD R3, R20, R21
-	ADD R3, R21, R22
-	ADD R3, R22, R23
-	ADD R3, R23, R24
-	ADD R3, R24, R25
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VEOR V18.B16, V18.B16, V18.B16
-	VEOR V19.B16, V19.B16, V19.B16
-	VEOR V20.B16, V20.B16, V20.B16
-	VEOR V21.B16, V21.B16, V21.B16
-	VEOR V22.B16, V22.B16, V22.B16
-	VEOR V23.B16, V23.B16, V23.B16
-	VMOVI $128, V24.B16
-	MOVD R5, R16
-
-while19:
-	CMP $4, R16
-	BLT end20
-	FMOVQ (R17), F0
-	ADD $16, R17, R17
-	FMOVQ (R19), F1
-	ADD $16, R19, R19
-	FMOVQ (R20), F2
-	ADD $16, R20, R20
-	FMOVQ (R21), F3
-	ADD $16, R21, R21
-	FMOVQ (R22), F4
-	ADD $16, R22, R22
-	FMOVQ (R23), F5
-	ADD $16, R23, R23
-	FMOVQ (R24), F6
-	ADD $16, R24, R24
-	FMOVQ (R25), F7
-	ADD $16, R25, R25
-	FMOVQ (R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
-	FMOVQ 16(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
-	FMOVQ 128(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4fa0e348 // sdot v8.4s, v26.16b, v0.4b[1]
-	WORD $0x4fa1e34a // sdot v10.4s, v26.16b, v1.4b[1]
-	WORD $0x4fa2e34c // sdot v12.4s, v26.16b, v2.4b[1]
-	WORD $0x4fa3e34e // sdot v14.4s, v26.16b, v3.4b[1]
-	WORD $0x4fa4e350 // sdot v16.4s, v26.16b, v4.4b[1]
-	WORD $0x4fa5e352 // sdot v18.4s, v26.16b, v5.4b[1]
-	WORD $0x4fa6e354 // sdot v20.4s, v26.16b, v6.4b[1]
-	WORD $0x4fa7e356 // sdot v22.4s, v26.16b, v7.4b[1]
-	FMOVQ 144(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4fa0e349 // sdot v9.4s, v26.16b, v0.4b[1]
-	WORD $0x4fa1e34b // sdot v11.4s, v26.16b, v1.4b[1]
-	WORD $0x4fa2e34d // sdot v13.4s, v26.16b, v2.4b[1]
-	WORD $0x4fa3e34f // sdot v15.4s, v26.16b, v3.4b[1]
-	WORD $0x4fa4e351 // sdot v17.4s, v26.16b, v4.4b[1]
-	WORD $0x4fa5e353 // sdot v19.4s, v26.16b, v5.4b[1]
-	WORD $0x4fa6e355 // sdot v21.4s, v26.16b, v6.4b[1]
-	WORD $0x4fa7e357 // sdot v23.4s, v26.16b, v7.4b[1]
-	FMOVQ 256(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4f80eb48 // sdot v8.4s, v26.16b, v0.4b[2]
-	WORD $0x4f81eb4a // sdot v10.4s, v26.16b, v1.4b[2]
-	WORD $0x4f82eb4c // sdot v12.4s, v26.16b, v2.4b[2]
-	WORD $0x4f83eb4e // sdot v14.4s, v26.16b, v3.4b[2]
-	WORD $0x4f84eb50 // sdot v16.4s, v26.16b, v4.4b[2]
-	WORD $0x4f85eb52 // sdot v18.4s, v26.16b, v5.4b[2]
-	WORD $0x4f86eb54 // sdot v20.4s, v26.16b, v6.4b[2]
-	WORD $0x4f87eb56 // sdot v22.4s, v26.16b, v7.4b[2]
-	FMOVQ 272(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4f80eb49 // sdot v9.4s, v26.16b, v0.4b[2]
-	WORD $0x4f81eb4b // sdot v11.4s, v26.16b, v1.4b[2]
-	WORD $0x4f82eb4d // sdot v13.4s, v26.16b, v2.4b[2]
-	WORD $0x4f83eb4f // sdot v15.4s, v26.16b, v3.4b[2]
-	WORD $0x4f84eb51 // sdot v17.4s, v26.16b, v4.4b[2]
-	WORD $0x4f85eb53 // sdot v19.4s, v26.16b, v5.4b[2]
-	WORD $0x4f86eb55 // sdot v21.4s, v26.16b, v6.4b[2]
-	WORD $0x4f87eb57 // sdot v23.4s, v26.16b, v7.4b[2]
-	FMOVQ 384(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4fa0eb48 // sdot v8.4s, v26.16b, v0.4b[3]
-	WORD $0x4fa1eb4a // sdot v10.4s, v26.16b, v1.4b[3]
-	WORD $0x4fa2eb4c // sdot v12.4s, v26.16b, v2.4b[3]
-	WORD $0x4fa3eb4e // sdot v14.4s, v26.16b, v3.4b[3]
-	WORD $0x4fa4eb50 // sdot v16.4s, v26.16b, v4.4b[3]
-	WORD $0x4fa5eb52 // sdot v18.4s, v26.16b, v5.4b[3]
-	WORD $0x4fa6eb54 // sdot v20.4s, v26.16b, v6.4b[3]
-	WORD $0x4fa7eb56 // sdot v22.4s, v26.16b, v7.4b[3]
-	FMOVQ 400(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4fa0eb49 // sdot v9.4s, v26.16b, v0.4b[3]
-	WORD $0x4fa1eb4b // sdot v11.4s, v26.16b, v1.4b[3]
-	WORD $0x4fa2eb4d // sdot v13.4s, v26.16b, v2.4b[3]
-	WORD $0x4fa3eb4f // sdot v15.4s, v26.16b, v3.4b[3]
-	WORD $0x4fa4eb51 // sdot v17.4s, v26.16b, v4.4b[3]
-	WORD $0x4fa5eb53 // sdot v19.4s, v26.16b, v5.4b[3]
-	WORD $0x4fa6eb55 // sdot v21.4s, v26.16b, v6.4b[3]
-	WORD $0x4fa7eb57 // sdot v23.4s, v26.16b, v7.4b[3]
-	ADD $512, R14, R14
-	SUB $4, R16, R16
-	JMP while19
-
-end20:
-
-while21:
-	CMP $1, R16
-	BLT end22
-	FMOVS (R17), F0
-	ADD $4, R17, R17
-	FMOVS (R19), F1
-	ADD $4, R19, R19
-	FMOVS (R20), F2
-	ADD $4, R20, R20
-	FMOVS (R21), F3
-	ADD $4, R21, R21
-	FMOVS (R22), F4
-	ADD $4, R22, R22
-	FMOVS (R23), F5
-	ADD $4, R23, R23
-	FMOVS (R24), F6
-	ADD $4, R24, R24
-	FMOVS (R25), F7
-	ADD $4, R25, R25
-	FMOVQ (R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
-	FMOVQ 16(R14), F25
-	VEOR V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
-	ADD $128, R14, R14
-	SUB $1, R16, R16
-	JMP while21
-
-end22:
-	VSHL $8, V8.S4, V8.S4
-	VADD V10.S4, V8.S4, V8.S4
-	VSHL $8, V9.S4, V9.S4
-	VADD V11.S4, V9.S4, V9.S4
-	VSHL $8, V12.S4, V12.S4
-	VADD V14.S4, V12.S4, V12.S4
-	VSHL $8, V13.S4, V13.S4
-	VADD V15.S4, V13.S4, V13.S4
-	VSHL $8, V16.S4, V16.S4
-	VADD V18.S4, V16.S4, V16.S4
-	VSHL $8, V17.S4, V17.S4
-	VADD V19.S4, V17.S4, V17.S4
-	VSHL $8, V20.S4, V20.S4
-	VADD V22.S4, V20.S4, V20.S4
-	VSHL $8, V21.S4, V21.S4
-	VADD V23.S4, V21.S4, V21.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, (R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 16(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 256(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 272(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V16.S4, V16.S4
-	VSUB V0.S4, V17.S4, V17.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
-	FMOVQ F16, 512(R0)
-	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
-	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
-	FMOVQ F17, 528(R0)
-	VDUP R12, V0.S4
-	VSUB V0.S4, V20.S4, V20.S4
-	VSUB V0.S4, V21.S4, V21.S4
-	FMOVS 12(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
-	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
-	FMOVQ F20, 768(R0)
-	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
-	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
-	FMOVQ F21, 784(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R15, R15
-	SUBS $1, R13, R13
-	BNE loop18
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop17
-	RET
-
 // func scoreHalf8x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf8x4x2DOTPROD(SB), NOSPLIT, $0-72
@@ -18789,6 +18621,474 @@ end22:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
+	FMOVQ F21, 784(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R15, R15
+	SUBS $1, R13, R13
+	BNE loop18
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop17
+	RET
+
+// func scoreHalfAdd8x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd8x4x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	MOVW 12(R8), R12
+	VMOVI $128, V0.B16
+	MOVD R2, R8
+	ADD R3, R8, R13
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R14
+	ADD R3, R13, R16
+
+while1:
+	CMP $4, R14
+	BLT end2
+	FMOVQ (R8), F1
+	FMOVQ (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R13, R13
+	SUB $4, R14, R14
+	JMP while1
+
+end2:
+
+while3:
+	CMP $1, R14
+	BLT end4
+	FMOVS (R8), F1
+	FMOVS (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R13, R13
+	SUB $1, R14, R14
+	JMP while3
+
+end4:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R15
+	ADD R15, R9, R9
+	MOVD R16, R8
+	ADD R3, R8, R13
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R14
+	ADD R3, R13, R16
+
+while5:
+	CMP $4, R14
+	BLT end6
+	FMOVQ (R8), F1
+	FMOVQ (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R13, R13
+	SUB $4, R14, R14
+	JMP while5
+
+end6:
+
+while7:
+	CMP $1, R14
+	BLT end8
+	FMOVS (R8), F1
+	FMOVS (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R13, R13
+	SUB $1, R14, R14
+	JMP while7
+
+end8:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R15
+	ADD R15, R10, R10
+	MOVD R16, R8
+	ADD R3, R8, R13
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R14
+	ADD R3, R13, R16
+
+while9:
+	CMP $4, R14
+	BLT end10
+	FMOVQ (R8), F1
+	FMOVQ (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R13, R13
+	SUB $4, R14, R14
+	JMP while9
+
+end10:
+
+while11:
+	CMP $1, R14
+	BLT end12
+	FMOVS (R8), F1
+	FMOVS (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R13, R13
+	SUB $1, R14, R14
+	JMP while11
+
+end12:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R15
+	ADD R15, R11, R11
+	MOVD R16, R8
+	ADD R3, R8, R13
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	MOVD R5, R14
+	ADD R3, R13, R16
+
+while13:
+	CMP $4, R14
+	BLT end14
+	FMOVQ (R8), F1
+	FMOVQ (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $16, R8, R8
+	ADD $16, R13, R13
+	SUB $4, R14, R14
+	JMP while13
+
+end14:
+
+while15:
+	CMP $1, R14
+	BLT end16
+	FMOVS (R8), F1
+	FMOVS (R13), F2
+	WORD $0x4e819403 // sdot v3.4s, v0.16b, v1.16b
+	WORD $0x4e829404 // sdot v4.4s, v0.16b, v2.16b
+	ADD $4, R8, R8
+	ADD $4, R13, R13
+	SUB $1, R14, R14
+	JMP while15
+
+end16:
+	VSHL $8, V3.S4, V3.S4
+	VADD V4.S4, V3.S4, V3.S4
+	VADDV V3.S4, V3
+	VMOV V3.S[0], R15
+	ADD R15, R12, R12
+	MOVD R16, R8
+	LSL $7, R5, R8
+
+loop17:
+	MOVD R1, R15
+	MOVD $4, R13
+
+loop18:
+	MOVD R15, R14
+	MOVD R2, R17
+	ADD R3, R17, R19
+	ADD R3, R19, R20
+	ADD R3, R20, R21
+	ADD R3, R21, R22
+	ADD R3, R22, R23
+	ADD R3, R23, R24
+	ADD R3, R24, R25
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+	VMOVI $128, V24.B16
+	MOVD R5, R16
+
+while19:
+	CMP $4, R16
+	BLT end20
+	FMOVQ (R17), F0
+	ADD $16, R17, R17
+	FMOVQ (R19), F1
+	ADD $16, R19, R19
+	FMOVQ (R20), F2
+	ADD $16, R20, R20
+	FMOVQ (R21), F3
+	ADD $16, R21, R21
+	FMOVQ (R22), F4
+	ADD $16, R22, R22
+	FMOVQ (R23), F5
+	ADD $16, R23, R23
+	FMOVQ (R24), F6
+	ADD $16, R24, R24
+	FMOVQ (R25), F7
+	ADD $16, R25, R25
+	FMOVQ (R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
+	FMOVQ 16(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
+	FMOVQ 128(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4fa0e348 // sdot v8.4s, v26.16b, v0.4b[1]
+	WORD $0x4fa1e34a // sdot v10.4s, v26.16b, v1.4b[1]
+	WORD $0x4fa2e34c // sdot v12.4s, v26.16b, v2.4b[1]
+	WORD $0x4fa3e34e // sdot v14.4s, v26.16b, v3.4b[1]
+	WORD $0x4fa4e350 // sdot v16.4s, v26.16b, v4.4b[1]
+	WORD $0x4fa5e352 // sdot v18.4s, v26.16b, v5.4b[1]
+	WORD $0x4fa6e354 // sdot v20.4s, v26.16b, v6.4b[1]
+	WORD $0x4fa7e356 // sdot v22.4s, v26.16b, v7.4b[1]
+	FMOVQ 144(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4fa0e349 // sdot v9.4s, v26.16b, v0.4b[1]
+	WORD $0x4fa1e34b // sdot v11.4s, v26.16b, v1.4b[1]
+	WORD $0x4fa2e34d // sdot v13.4s, v26.16b, v2.4b[1]
+	WORD $0x4fa3e34f // sdot v15.4s, v26.16b, v3.4b[1]
+	WORD $0x4fa4e351 // sdot v17.4s, v26.16b, v4.4b[1]
+	WORD $0x4fa5e353 // sdot v19.4s, v26.16b, v5.4b[1]
+	WORD $0x4fa6e355 // sdot v21.4s, v26.16b, v6.4b[1]
+	WORD $0x4fa7e357 // sdot v23.4s, v26.16b, v7.4b[1]
+	FMOVQ 256(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4f80eb48 // sdot v8.4s, v26.16b, v0.4b[2]
+	WORD $0x4f81eb4a // sdot v10.4s, v26.16b, v1.4b[2]
+	WORD $0x4f82eb4c // sdot v12.4s, v26.16b, v2.4b[2]
+	WORD $0x4f83eb4e // sdot v14.4s, v26.16b, v3.4b[2]
+	WORD $0x4f84eb50 // sdot v16.4s, v26.16b, v4.4b[2]
+	WORD $0x4f85eb52 // sdot v18.4s, v26.16b, v5.4b[2]
+	WORD $0x4f86eb54 // sdot v20.4s, v26.16b, v6.4b[2]
+	WORD $0x4f87eb56 // sdot v22.4s, v26.16b, v7.4b[2]
+	FMOVQ 272(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4f80eb49 // sdot v9.4s, v26.16b, v0.4b[2]
+	WORD $0x4f81eb4b // sdot v11.4s, v26.16b, v1.4b[2]
+	WORD $0x4f82eb4d // sdot v13.4s, v26.16b, v2.4b[2]
+	WORD $0x4f83eb4f // sdot v15.4s, v26.16b, v3.4b[2]
+	WORD $0x4f84eb51 // sdot v17.4s, v26.16b, v4.4b[2]
+	WORD $0x4f85eb53 // sdot v19.4s, v26.16b, v5.4b[2]
+	WORD $0x4f86eb55 // sdot v21.4s, v26.16b, v6.4b[2]
+	WORD $0x4f87eb57 // sdot v23.4s, v26.16b, v7.4b[2]
+	FMOVQ 384(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4fa0eb48 // sdot v8.4s, v26.16b, v0.4b[3]
+	WORD $0x4fa1eb4a // sdot v10.4s, v26.16b, v1.4b[3]
+	WORD $0x4fa2eb4c // sdot v12.4s, v26.16b, v2.4b[3]
+	WORD $0x4fa3eb4e // sdot v14.4s, v26.16b, v3.4b[3]
+	WORD $0x4fa4eb50 // sdot v16.4s, v26.16b, v4.4b[3]
+	WORD $0x4fa5eb52 // sdot v18.4s, v26.16b, v5.4b[3]
+	WORD $0x4fa6eb54 // sdot v20.4s, v26.16b, v6.4b[3]
+	WORD $0x4fa7eb56 // sdot v22.4s, v26.16b, v7.4b[3]
+	FMOVQ 400(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4fa0eb49 // sdot v9.4s, v26.16b, v0.4b[3]
+	WORD $0x4fa1eb4b // sdot v11.4s, v26.16b, v1.4b[3]
+	WORD $0x4fa2eb4d // sdot v13.4s, v26.16b, v2.4b[3]
+	WORD $0x4fa3eb4f // sdot v15.4s, v26.16b, v3.4b[3]
+	WORD $0x4fa4eb51 // sdot v17.4s, v26.16b, v4.4b[3]
+	WORD $0x4fa5eb53 // sdot v19.4s, v26.16b, v5.4b[3]
+	WORD $0x4fa6eb55 // sdot v21.4s, v26.16b, v6.4b[3]
+	WORD $0x4fa7eb57 // sdot v23.4s, v26.16b, v7.4b[3]
+	ADD $512, R14, R14
+	SUB $4, R16, R16
+	JMP while19
+
+end20:
+
+while21:
+	CMP $1, R16
+	BLT end22
+	FMOVS (R17), F0
+	ADD $4, R17, R17
+	FMOVS (R19), F1
+	ADD $4, R19, R19
+	FMOVS (R20), F2
+	ADD $4, R20, R20
+	FMOVS (R21), F3
+	ADD $4, R21, R21
+	FMOVS (R22), F4
+	ADD $4, R22, R22
+	FMOVS (R23), F5
+	ADD $4, R23, R23
+	FMOVS (R24), F6
+	ADD $4, R24, R24
+	FMOVS (R25), F7
+	ADD $4, R25, R25
+	FMOVQ (R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
+	FMOVQ 16(R14), F25
+	VEOR V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
+	ADD $128, R14, R14
+	SUB $1, R16, R16
+	JMP while21
+
+end22:
+	VSHL $8, V8.S4, V8.S4
+	VADD V10.S4, V8.S4, V8.S4
+	VSHL $8, V9.S4, V9.S4
+	VADD V11.S4, V9.S4, V9.S4
+	VSHL $8, V12.S4, V12.S4
+	VADD V14.S4, V12.S4, V12.S4
+	VSHL $8, V13.S4, V13.S4
+	VADD V15.S4, V13.S4, V13.S4
+	VSHL $8, V16.S4, V16.S4
+	VADD V18.S4, V16.S4, V16.S4
+	VSHL $8, V17.S4, V17.S4
+	VADD V19.S4, V17.S4, V17.S4
+	VSHL $8, V20.S4, V20.S4
+	VADD V22.S4, V20.S4, V20.S4
+	VSHL $8, V21.S4, V21.S4
+	VADD V23.S4, V21.S4, V21.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, (R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 16(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 256(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
+	FMOVQ F13, 272(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V16.S4, V16.S4
+	VSUB V0.S4, V17.S4, V17.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e30d410 // fadd v16.4s, v0.4s, v16.4s
+	FMOVQ F16, 512(R0)
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e31d411 // fadd v17.4s, v0.4s, v17.4s
+	FMOVQ F17, 528(R0)
+	VDUP R12, V0.S4
+	VSUB V0.S4, V20.S4, V20.S4
+	VSUB V0.S4, V21.S4, V21.S4
+	FMOVS 12(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
+	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	FMOVQ 768(R0), F0
+	WORD $0x4e34d414 // fadd v20.4s, v0.4s, v20.4s
+	FMOVQ F20, 768(R0)
+	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
+	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
+	FMOVQ 784(R0), F0
+	WORD $0x4e35d415 // fadd v21.4s, v0.4s, v21.4s
 	FMOVQ F21, 784(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7
@@ -20073,132 +20373,6 @@ end6:
 	BNE loop1
 	RET
 
-// func scoreScaled4x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled4x1x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R12
-	MOVD $4, R10
-
-loop2:
-	MOVD R12, R11
-	MOVD R2, R14
-	ADD R3, R14, R15
-	VEOR V2.B16, V2.B16, V2.B16
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	VEOR V5.B16, V5.B16, V5.B16
-	VMOVI $15, V6.B16
-	MOVD R5, R13
-
-while3:
-	CMP $2, R13
-	BLT end4
-	FMOVQ (R14), F0
-	ADD $16, R14, R14
-	FMOVQ (R15), F1
-	ADD $16, R15, R15
-	FMOVQ (R11), F7
-	VAND V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
-	VUSHR $4, V7.B16, V8.B16
-	WORD $0x4fa0e102 // sdot v2.4s, v8.16b, v0.4b[1]
-	WORD $0x4fa1e104 // sdot v4.4s, v8.16b, v1.4b[1]
-	FMOVQ 16(R11), F7
-	VAND V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
-	VUSHR $4, V7.B16, V8.B16
-	WORD $0x4fa0e103 // sdot v3.4s, v8.16b, v0.4b[1]
-	WORD $0x4fa1e105 // sdot v5.4s, v8.16b, v1.4b[1]
-	FMOVQ 128(R11), F7
-	VAND V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e902 // sdot v2.4s, v8.16b, v0.4b[2]
-	WORD $0x4f81e904 // sdot v4.4s, v8.16b, v1.4b[2]
-	VUSHR $4, V7.B16, V8.B16
-	WORD $0x4fa0e902 // sdot v2.4s, v8.16b, v0.4b[3]
-	WORD $0x4fa1e904 // sdot v4.4s, v8.16b, v1.4b[3]
-	FMOVQ 144(R11), F7
-	VAND V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e903 // sdot v3.4s, v8.16b, v0.4b[2]
-	WORD $0x4f81e905 // sdot v5.4s, v8.16b, v1.4b[2]
-	VUSHR $4, V7.B16, V8.B16
-	WORD $0x4fa0e903 // sdot v3.4s, v8.16b, v0.4b[3]
-	WORD $0x4fa1e905 // sdot v5.4s, v8.16b, v1.4b[3]
-	ADD $256, R11, R11
-	SUB $2, R13, R13
-	JMP while3
-
-end4:
-
-while5:
-	CMP $1, R13
-	BLT end6
-	FMOVD (R14), F0
-	ADD $8, R14, R14
-	FMOVD (R15), F1
-	ADD $8, R15, R15
-	FMOVQ (R11), F7
-	VAND V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
-	VUSHR $4, V7.B16, V8.B16
-	WORD $0x4fa0e102 // sdot v2.4s, v8.16b, v0.4b[1]
-	WORD $0x4fa1e104 // sdot v4.4s, v8.16b, v1.4b[1]
-	FMOVQ 16(R11), F7
-	VAND V6.B16, V7.B16, V8.B16
-	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
-	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
-	VUSHR $4, V7.B16, V8.B16
-	WORD $0x4fa0e103 // sdot v3.4s, v8.16b, v0.4b[1]
-	WORD $0x4fa1e105 // sdot v5.4s, v8.16b, v1.4b[1]
-	ADD $128, R11, R11
-	SUB $1, R13, R13
-	JMP while5
-
-end6:
-	VSHL $8, V2.S4, V2.S4
-	VADD V4.S4, V2.S4, V2.S4
-	VSHL $8, V3.S4, V3.S4
-	VADD V5.S4, V3.S4, V3.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V2.S4, V2.S4
-	VSUB V0.S4, V3.S4, V3.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e21dc42 // fmul v2.4s, v2.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dc42 // fmul v2.4s, v2.4s, v0.4s
-	FMOVQ F2, (R0)
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
-	FMOVQ F3, 16(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R12, R12
-	SUBS $1, R10, R10
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf4x1x2DOTPROD(SB), NOSPLIT, $0-72
@@ -20316,6 +20490,138 @@ end6:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	FMOVQ F3, 16(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R12, R12
+	SUBS $1, R10, R10
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd4x1x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R12
+	MOVD $4, R10
+
+loop2:
+	MOVD R12, R11
+	MOVD R2, R14
+	ADD R3, R14, R15
+	VEOR V2.B16, V2.B16, V2.B16
+	VEOR V3.B16, V3.B16, V3.B16
+	VEOR V4.B16, V4.B16, V4.B16
+	VEOR V5.B16, V5.B16, V5.B16
+	VMOVI $15, V6.B16
+	MOVD R5, R13
+
+while3:
+	CMP $2, R13
+	BLT end4
+	FMOVQ (R14), F0
+	ADD $16, R14, R14
+	FMOVQ (R15), F1
+	ADD $16, R15, R15
+	FMOVQ (R11), F7
+	VAND V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
+	VUSHR $4, V7.B16, V8.B16
+	WORD $0x4fa0e102 // sdot v2.4s, v8.16b, v0.4b[1]
+	WORD $0x4fa1e104 // sdot v4.4s, v8.16b, v1.4b[1]
+	FMOVQ 16(R11), F7
+	VAND V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
+	VUSHR $4, V7.B16, V8.B16
+	WORD $0x4fa0e103 // sdot v3.4s, v8.16b, v0.4b[1]
+	WORD $0x4fa1e105 // sdot v5.4s, v8.16b, v1.4b[1]
+	FMOVQ 128(R11), F7
+	VAND V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e902 // sdot v2.4s, v8.16b, v0.4b[2]
+	WORD $0x4f81e904 // sdot v4.4s, v8.16b, v1.4b[2]
+	VUSHR $4, V7.B16, V8.B16
+	WORD $0x4fa0e902 // sdot v2.4s, v8.16b, v0.4b[3]
+	WORD $0x4fa1e904 // sdot v4.4s, v8.16b, v1.4b[3]
+	FMOVQ 144(R11), F7
+	VAND V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e903 // sdot v3.4s, v8.16b, v0.4b[2]
+	WORD $0x4f81e905 // sdot v5.4s, v8.16b, v1.4b[2]
+	VUSHR $4, V7.B16, V8.B16
+	WORD $0x4fa0e903 // sdot v3.4s, v8.16b, v0.4b[3]
+	WORD $0x4fa1e905 // sdot v5.4s, v8.16b, v1.4b[3]
+	ADD $256, R11, R11
+	SUB $2, R13, R13
+	JMP while3
+
+end4:
+
+while5:
+	CMP $1, R13
+	BLT end6
+	FMOVD (R14), F0
+	ADD $8, R14, R14
+	FMOVD (R15), F1
+	ADD $8, R15, R15
+	FMOVQ (R11), F7
+	VAND V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e102 // sdot v2.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e104 // sdot v4.4s, v8.16b, v1.4b[0]
+	VUSHR $4, V7.B16, V8.B16
+	WORD $0x4fa0e102 // sdot v2.4s, v8.16b, v0.4b[1]
+	WORD $0x4fa1e104 // sdot v4.4s, v8.16b, v1.4b[1]
+	FMOVQ 16(R11), F7
+	VAND V6.B16, V7.B16, V8.B16
+	WORD $0x4f80e103 // sdot v3.4s, v8.16b, v0.4b[0]
+	WORD $0x4f81e105 // sdot v5.4s, v8.16b, v1.4b[0]
+	VUSHR $4, V7.B16, V8.B16
+	WORD $0x4fa0e103 // sdot v3.4s, v8.16b, v0.4b[1]
+	WORD $0x4fa1e105 // sdot v5.4s, v8.16b, v1.4b[1]
+	ADD $128, R11, R11
+	SUB $1, R13, R13
+	JMP while5
+
+end6:
+	VSHL $8, V2.S4, V2.S4
+	VADD V4.S4, V2.S4, V2.S4
+	VSHL $8, V3.S4, V3.S4
+	VADD V5.S4, V3.S4, V3.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V2.S4, V2.S4
+	VSUB V0.S4, V3.S4, V3.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e21dc42 // fmul v2.4s, v2.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dc42 // fmul v2.4s, v2.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e22d402 // fadd v2.4s, v0.4s, v2.4s
+	FMOVQ F2, (R0)
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e23d403 // fadd v3.4s, v0.4s, v3.4s
 	FMOVQ F3, 16(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7
@@ -21094,190 +21400,6 @@ end6:
 	BNE loop1
 	RET
 
-// func scoreScaled4x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled4x2x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R13
-	MOVD $4, R11
-
-loop2:
-	MOVD R13, R12
-	MOVD R2, R15
-	ADD R3, R15, R16
-	ADD R3, R16, R17
-	ADD R3, R17, R19
-	VEOR V4.B16, V4.B16, V4.B16
-	VEOR V5.B16, V5.B16, V5.B16
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VMOVI $15, V12.B16
-	MOVD R5, R14
-
-while3:
-	CMP $2, R14
-	BLT end4
-	FMOVQ (R15), F0
-	ADD $16, R15, R15
-	FMOVQ (R16), F1
-	ADD $16, R16, R16
-	FMOVQ (R17), F2
-	ADD $16, R17, R17
-	FMOVQ (R19), F3
-	ADD $16, R19, R19
-	FMOVQ (R12), F13
-	VAND V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
-	VUSHR $4, V13.B16, V14.B16
-	WORD $0x4fa0e1c4 // sdot v4.4s, v14.16b, v0.4b[1]
-	WORD $0x4fa1e1c6 // sdot v6.4s, v14.16b, v1.4b[1]
-	WORD $0x4fa2e1c8 // sdot v8.4s, v14.16b, v2.4b[1]
-	WORD $0x4fa3e1ca // sdot v10.4s, v14.16b, v3.4b[1]
-	FMOVQ 16(R12), F13
-	VAND V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
-	VUSHR $4, V13.B16, V14.B16
-	WORD $0x4fa0e1c5 // sdot v5.4s, v14.16b, v0.4b[1]
-	WORD $0x4fa1e1c7 // sdot v7.4s, v14.16b, v1.4b[1]
-	WORD $0x4fa2e1c9 // sdot v9.4s, v14.16b, v2.4b[1]
-	WORD $0x4fa3e1cb // sdot v11.4s, v14.16b, v3.4b[1]
-	FMOVQ 128(R12), F13
-	VAND V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e9c4 // sdot v4.4s, v14.16b, v0.4b[2]
-	WORD $0x4f81e9c6 // sdot v6.4s, v14.16b, v1.4b[2]
-	WORD $0x4f82e9c8 // sdot v8.4s, v14.16b, v2.4b[2]
-	WORD $0x4f83e9ca // sdot v10.4s, v14.16b, v3.4b[2]
-	VUSHR $4, V13.B16, V14.B16
-	WORD $0x4fa0e9c4 // sdot v4.4s, v14.16b, v0.4b[3]
-	WORD $0x4fa1e9c6 // sdot v6.4s, v14.16b, v1.4b[3]
-	WORD $0x4fa2e9c8 // sdot v8.4s, v14.16b, v2.4b[3]
-	WORD $0x4fa3e9ca // sdot v10.4s, v14.16b, v3.4b[3]
-	FMOVQ 144(R12), F13
-	VAND V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e9c5 // sdot v5.4s, v14.16b, v0.4b[2]
-	WORD $0x4f81e9c7 // sdot v7.4s, v14.16b, v1.4b[2]
-	WORD $0x4f82e9c9 // sdot v9.4s, v14.16b, v2.4b[2]
-	WORD $0x4f83e9cb // sdot v11.4s, v14.16b, v3.4b[2]
-	VUSHR $4, V13.B16, V14.B16
-	WORD $0x4fa0e9c5 // sdot v5.4s, v14.16b, v0.4b[3]
-	WORD $0x4fa1e9c7 // sdot v7.4s, v14.16b, v1.4b[3]
-	WORD $0x4fa2e9c9 // sdot v9.4s, v14.16b, v2.4b[3]
-	WORD $0x4fa3e9cb // sdot v11.4s, v14.16b, v3.4b[3]
-	ADD $256, R12, R12
-	SUB $2, R14, R14
-	JMP while3
-
-end4:
-
-while5:
-	CMP $1, R14
-	BLT end6
-	FMOVD (R15), F0
-	ADD $8, R15, R15
-	FMOVD (R16), F1
-	ADD $8, R16, R16
-	FMOVD (R17), F2
-	ADD $8, R17, R17
-	FMOVD (R19), F3
-	ADD $8, R19, R19
-	FMOVQ (R12), F13
-	VAND V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
-	VUSHR $4, V13.B16, V14.B16
-	WORD $0x4fa0e1c4 // sdot v4.4s, v14.16b, v0.4b[1]
-	WORD $0x4fa1e1c6 // sdot v6.4s, v14.16b, v1.4b[1]
-	WORD $0x4fa2e1c8 // sdot v8.4s, v14.16b, v2.4b[1]
-	WORD $0x4fa3e1ca // sdot v10.4s, v14.16b, v3.4b[1]
-	FMOVQ 16(R12), F13
-	VAND V12.B16, V13.B16, V14.B16
-	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
-	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
-	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
-	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
-	VUSHR $4, V13.B16, V14.B16
-	WORD $0x4fa0e1c5 // sdot v5.4s, v14.16b, v0.4b[1]
-	WORD $0x4fa1e1c7 // sdot v7.4s, v14.16b, v1.4b[1]
-	WORD $0x4fa2e1c9 // sdot v9.4s, v14.16b, v2.4b[1]
-	WORD $0x4fa3e1cb // sdot v11.4s, v14.16b, v3.4b[1]
-	ADD $128, R12, R12
-	SUB $1, R14, R14
-	JMP while5
-
-end6:
-	VSHL $8, V4.S4, V4.S4
-	VADD V6.S4, V4.S4, V4.S4
-	VSHL $8, V5.S4, V5.S4
-	VADD V7.S4, V5.S4, V5.S4
-	VSHL $8, V8.S4, V8.S4
-	VADD V10.S4, V8.S4, V8.S4
-	VSHL $8, V9.S4, V9.S4
-	VADD V11.S4, V9.S4, V9.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V4.S4, V4.S4
-	VSUB V0.S4, V5.S4, V5.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e21dc84 // fmul v4.4s, v4.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dc84 // fmul v4.4s, v4.4s, v0.4s
-	FMOVQ F4, (R0)
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	FMOVQ F5, 16(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, 256(R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 272(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R13, R13
-	SUBS $1, R11, R11
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf4x2x2DOTPROD(SB), NOSPLIT, $0-72
@@ -21455,6 +21577,202 @@ end6:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ F9, 272(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R13, R13
+	SUBS $1, R11, R11
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd4x2x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R13
+	MOVD $4, R11
+
+loop2:
+	MOVD R13, R12
+	MOVD R2, R15
+	ADD R3, R15, R16
+	ADD R3, R16, R17
+	ADD R3, R17, R19
+	VEOR V4.B16, V4.B16, V4.B16
+	VEOR V5.B16, V5.B16, V5.B16
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VMOVI $15, V12.B16
+	MOVD R5, R14
+
+while3:
+	CMP $2, R14
+	BLT end4
+	FMOVQ (R15), F0
+	ADD $16, R15, R15
+	FMOVQ (R16), F1
+	ADD $16, R16, R16
+	FMOVQ (R17), F2
+	ADD $16, R17, R17
+	FMOVQ (R19), F3
+	ADD $16, R19, R19
+	FMOVQ (R12), F13
+	VAND V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
+	VUSHR $4, V13.B16, V14.B16
+	WORD $0x4fa0e1c4 // sdot v4.4s, v14.16b, v0.4b[1]
+	WORD $0x4fa1e1c6 // sdot v6.4s, v14.16b, v1.4b[1]
+	WORD $0x4fa2e1c8 // sdot v8.4s, v14.16b, v2.4b[1]
+	WORD $0x4fa3e1ca // sdot v10.4s, v14.16b, v3.4b[1]
+	FMOVQ 16(R12), F13
+	VAND V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
+	VUSHR $4, V13.B16, V14.B16
+	WORD $0x4fa0e1c5 // sdot v5.4s, v14.16b, v0.4b[1]
+	WORD $0x4fa1e1c7 // sdot v7.4s, v14.16b, v1.4b[1]
+	WORD $0x4fa2e1c9 // sdot v9.4s, v14.16b, v2.4b[1]
+	WORD $0x4fa3e1cb // sdot v11.4s, v14.16b, v3.4b[1]
+	FMOVQ 128(R12), F13
+	VAND V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e9c4 // sdot v4.4s, v14.16b, v0.4b[2]
+	WORD $0x4f81e9c6 // sdot v6.4s, v14.16b, v1.4b[2]
+	WORD $0x4f82e9c8 // sdot v8.4s, v14.16b, v2.4b[2]
+	WORD $0x4f83e9ca // sdot v10.4s, v14.16b, v3.4b[2]
+	VUSHR $4, V13.B16, V14.B16
+	WORD $0x4fa0e9c4 // sdot v4.4s, v14.16b, v0.4b[3]
+	WORD $0x4fa1e9c6 // sdot v6.4s, v14.16b, v1.4b[3]
+	WORD $0x4fa2e9c8 // sdot v8.4s, v14.16b, v2.4b[3]
+	WORD $0x4fa3e9ca // sdot v10.4s, v14.16b, v3.4b[3]
+	FMOVQ 144(R12), F13
+	VAND V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e9c5 // sdot v5.4s, v14.16b, v0.4b[2]
+	WORD $0x4f81e9c7 // sdot v7.4s, v14.16b, v1.4b[2]
+	WORD $0x4f82e9c9 // sdot v9.4s, v14.16b, v2.4b[2]
+	WORD $0x4f83e9cb // sdot v11.4s, v14.16b, v3.4b[2]
+	VUSHR $4, V13.B16, V14.B16
+	WORD $0x4fa0e9c5 // sdot v5.4s, v14.16b, v0.4b[3]
+	WORD $0x4fa1e9c7 // sdot v7.4s, v14.16b, v1.4b[3]
+	WORD $0x4fa2e9c9 // sdot v9.4s, v14.16b, v2.4b[3]
+	WORD $0x4fa3e9cb // sdot v11.4s, v14.16b, v3.4b[3]
+	ADD $256, R12, R12
+	SUB $2, R14, R14
+	JMP while3
+
+end4:
+
+while5:
+	CMP $1, R14
+	BLT end6
+	FMOVD (R15), F0
+	ADD $8, R15, R15
+	FMOVD (R16), F1
+	ADD $8, R16, R16
+	FMOVD (R17), F2
+	ADD $8, R17, R17
+	FMOVD (R19), F3
+	ADD $8, R19, R19
+	FMOVQ (R12), F13
+	VAND V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c4 // sdot v4.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c6 // sdot v6.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c8 // sdot v8.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1ca // sdot v10.4s, v14.16b, v3.4b[0]
+	VUSHR $4, V13.B16, V14.B16
+	WORD $0x4fa0e1c4 // sdot v4.4s, v14.16b, v0.4b[1]
+	WORD $0x4fa1e1c6 // sdot v6.4s, v14.16b, v1.4b[1]
+	WORD $0x4fa2e1c8 // sdot v8.4s, v14.16b, v2.4b[1]
+	WORD $0x4fa3e1ca // sdot v10.4s, v14.16b, v3.4b[1]
+	FMOVQ 16(R12), F13
+	VAND V12.B16, V13.B16, V14.B16
+	WORD $0x4f80e1c5 // sdot v5.4s, v14.16b, v0.4b[0]
+	WORD $0x4f81e1c7 // sdot v7.4s, v14.16b, v1.4b[0]
+	WORD $0x4f82e1c9 // sdot v9.4s, v14.16b, v2.4b[0]
+	WORD $0x4f83e1cb // sdot v11.4s, v14.16b, v3.4b[0]
+	VUSHR $4, V13.B16, V14.B16
+	WORD $0x4fa0e1c5 // sdot v5.4s, v14.16b, v0.4b[1]
+	WORD $0x4fa1e1c7 // sdot v7.4s, v14.16b, v1.4b[1]
+	WORD $0x4fa2e1c9 // sdot v9.4s, v14.16b, v2.4b[1]
+	WORD $0x4fa3e1cb // sdot v11.4s, v14.16b, v3.4b[1]
+	ADD $128, R12, R12
+	SUB $1, R14, R14
+	JMP while5
+
+end6:
+	VSHL $8, V4.S4, V4.S4
+	VADD V6.S4, V4.S4, V4.S4
+	VSHL $8, V5.S4, V5.S4
+	VADD V7.S4, V5.S4, V5.S4
+	VSHL $8, V8.S4, V8.S4
+	VADD V10.S4, V8.S4, V8.S4
+	VSHL $8, V9.S4, V9.S4
+	VADD V11.S4, V9.S4, V9.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V4.S4, V4.S4
+	VSUB V0.S4, V5.S4, V5.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x6e21dc84 // fmul v4.4s, v4.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dc84 // fmul v4.4s, v4.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e24d404 // fadd v4.4s, v0.4s, v4.4s
+	FMOVQ F4, (R0)
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e25d405 // fadd v5.4s, v0.4s, v5.4s
+	FMOVQ F5, 16(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, 256(R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
 	FMOVQ F9, 272(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7
@@ -22511,248 +22829,6 @@ end6:
 	BNE loop1
 	RET
 
-// func scoreScaled4x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled4x3x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R14
-	MOVD $4, R12
-
-loop2:
-	MOVD R14, R13
-	MOVD R2, R16
-	ADD R3, R16, R17
-	ADD R3, R17, R19
-	ADD R3, R19, R20
-	ADD R3, R20, R21
-	ADD R3, R21, R22
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VMOVI $15, V18.B16
-	MOVD R5, R15
-
-while3:
-	CMP $2, R15
-	BLT end4
-	FMOVQ (R16), F0
-	ADD $16, R16, R16
-	FMOVQ (R17), F1
-	ADD $16, R17, R17
-	FMOVQ (R19), F2
-	ADD $16, R19, R19
-	FMOVQ (R20), F3
-	ADD $16, R20, R20
-	FMOVQ (R21), F4
-	ADD $16, R21, R21
-	FMOVQ (R22), F5
-	ADD $16, R22, R22
-	FMOVQ (R13), F19
-	VAND V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
-	VUSHR $4, V19.B16, V20.B16
-	WORD $0x4fa0e286 // sdot v6.4s, v20.16b, v0.4b[1]
-	WORD $0x4fa1e288 // sdot v8.4s, v20.16b, v1.4b[1]
-	WORD $0x4fa2e28a // sdot v10.4s, v20.16b, v2.4b[1]
-	WORD $0x4fa3e28c // sdot v12.4s, v20.16b, v3.4b[1]
-	WORD $0x4fa4e28e // sdot v14.4s, v20.16b, v4.4b[1]
-	WORD $0x4fa5e290 // sdot v16.4s, v20.16b, v5.4b[1]
-	FMOVQ 16(R13), F19
-	VAND V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
-	VUSHR $4, V19.B16, V20.B16
-	WORD $0x4fa0e287 // sdot v7.4s, v20.16b, v0.4b[1]
-	WORD $0x4fa1e289 // sdot v9.4s, v20.16b, v1.4b[1]
-	WORD $0x4fa2e28b // sdot v11.4s, v20.16b, v2.4b[1]
-	WORD $0x4fa3e28d // sdot v13.4s, v20.16b, v3.4b[1]
-	WORD $0x4fa4e28f // sdot v15.4s, v20.16b, v4.4b[1]
-	WORD $0x4fa5e291 // sdot v17.4s, v20.16b, v5.4b[1]
-	FMOVQ 128(R13), F19
-	VAND V18.B16, V19.B16, V20.B16
-	WORD $0x4f80ea86 // sdot v6.4s, v20.16b, v0.4b[2]
-	WORD $0x4f81ea88 // sdot v8.4s, v20.16b, v1.4b[2]
-	WORD $0x4f82ea8a // sdot v10.4s, v20.16b, v2.4b[2]
-	WORD $0x4f83ea8c // sdot v12.4s, v20.16b, v3.4b[2]
-	WORD $0x4f84ea8e // sdot v14.4s, v20.16b, v4.4b[2]
-	WORD $0x4f85ea90 // sdot v16.4s, v20.16b, v5.4b[2]
-	VUSHR $4, V19.B16, V20.B16
-	WORD $0x4fa0ea86 // sdot v6.4s, v20.16b, v0.4b[3]
-	WORD $0x4fa1ea88 // sdot v8.4s, v20.16b, v1.4b[3]
-	WORD $0x4fa2ea8a // sdot v10.4s, v20.16b, v2.4b[3]
-	WORD $0x4fa3ea8c // sdot v12.4s, v20.16b, v3.4b[3]
-	WORD $0x4fa4ea8e // sdot v14.4s, v20.16b, v4.4b[3]
-	WORD $0x4fa5ea90 // sdot v16.4s, v20.16b, v5.4b[3]
-	FMOVQ 144(R13), F19
-	VAND V18.B16, V19.B16, V20.B16
-	WORD $0x4f80ea87 // sdot v7.4s, v20.16b, v0.4b[2]
-	WORD $0x4f81ea89 // sdot v9.4s, v20.16b, v1.4b[2]
-	WORD $0x4f82ea8b // sdot v11.4s, v20.16b, v2.4b[2]
-	WORD $0x4f83ea8d // sdot v13.4s, v20.16b, v3.4b[2]
-	WORD $0x4f84ea8f // sdot v15.4s, v20.16b, v4.4b[2]
-	WORD $0x4f85ea91 // sdot v17.4s, v20.16b, v5.4b[2]
-	VUSHR $4, V19.B16, V20.B16
-	WORD $0x4fa0ea87 // sdot v7.4s, v20.16b, v0.4b[3]
-	WORD $0x4fa1ea89 // sdot v9.4s, v20.16b, v1.4b[3]
-	WORD $0x4fa2ea8b // sdot v11.4s, v20.16b, v2.4b[3]
-	WORD $0x4fa3ea8d // sdot v13.4s, v20.16b, v3.4b[3]
-	WORD $0x4fa4ea8f // sdot v15.4s, v20.16b, v4.4b[3]
-	WORD $0x4fa5ea91 // sdot v17.4s, v20.16b, v5.4b[3]
-	ADD $256, R13, R13
-	SUB $2, R15, R15
-	JMP while3
-
-end4:
-
-while5:
-	CMP $1, R15
-	BLT end6
-	FMOVD (R16), F0
-	ADD $8, R16, R16
-	FMOVD (R17), F1
-	ADD $8, R17, R17
-	FMOVD (R19), F2
-	ADD $8, R19, R19
-	FMOVD (R20), F3
-	ADD $8, R20, R20
-	FMOVD (R21), F4
-	ADD $8, R21, R21
-	FMOVD (R22), F5
-	ADD $8, R22, R22
-	FMOVQ (R13), F19
-	VAND V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
-	VUSHR $4, V19.B16, V20.B16
-	WORD $0x4fa0e286 // sdot v6.4s, v20.16b, v0.4b[1]
-	WORD $0x4fa1e288 // sdot v8.4s, v20.16b, v1.4b[1]
-	WORD $0x4fa2e28a // sdot v10.4s, v20.16b, v2.4b[1]
-	WORD $0x4fa3e28c // sdot v12.4s, v20.16b, v3.4b[1]
-	WORD $0x4fa4e28e // sdot v14.4s, v20.16b, v4.4b[1]
-	WORD $0x4fa5e290 // sdot v16.4s, v20.16b, v5.4b[1]
-	FMOVQ 16(R13), F19
-	VAND V18.B16, V19.B16, V20.B16
-	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
-	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
-	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
-	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
-	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
-	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
-	VUSHR $4, V19.B16, V20.B16
-	WORD $0x4fa0e287 // sdot v7.4s, v20.16b, v0.4b[1]
-	WORD $0x4fa1e289 // sdot v9.4s, v20.16b, v1.4b[1]
-	WORD $0x4fa2e28b // sdot v11.4s, v20.16b, v2.4b[1]
-	WORD $0x4fa3e28d // sdot v13.4s, v20.16b, v3.4b[1]
-	WORD $0x4fa4e28f // sdot v15.4s, v20.16b, v4.4b[1]
-	WORD $0x4fa5e291 // sdot v17.4s, v20.16b, v5.4b[1]
-	ADD $128, R13, R13
-	SUB $1, R15, R15
-	JMP while5
-
-end6:
-	VSHL $8, V6.S4, V6.S4
-	VADD V8.S4, V6.S4, V6.S4
-	VSHL $8, V7.S4, V7.S4
-	VADD V9.S4, V7.S4, V7.S4
-	VSHL $8, V10.S4, V10.S4
-	VADD V12.S4, V10.S4, V10.S4
-	VSHL $8, V11.S4, V11.S4
-	VADD V13.S4, V11.S4, V11.S4
-	VSHL $8, V14.S4, V14.S4
-	VADD V16.S4, V14.S4, V14.S4
-	VSHL $8, V15.S4, V15.S4
-	VADD V17.S4, V15.S4, V15.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V6.S4, V6.S4
-	VSUB V0.S4, V7.S4, V7.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	FMOVQ F6, (R0)
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	FMOVQ F7, 16(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V10.S4, V10.S4
-	VSUB V0.S4, V11.S4, V11.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
-	FMOVQ F10, 256(R0)
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	FMOVQ F11, 272(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V14.S4, V14.S4
-	VSUB V0.S4, V15.S4, V15.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
-	FMOVQ F14, 512(R0)
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
-	FMOVQ F15, 528(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R14, R14
-	SUBS $1, R12, R12
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf4x3x2DOTPROD(SB), NOSPLIT, $0-72
@@ -22990,6 +23066,266 @@ end6:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ F15, 528(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R14, R14
+	SUBS $1, R12, R12
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd4x3x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R14
+	MOVD $4, R12
+
+loop2:
+	MOVD R14, R13
+	MOVD R2, R16
+	ADD R3, R16, R17
+	ADD R3, R17, R19
+	ADD R3, R19, R20
+	ADD R3, R20, R21
+	ADD R3, R21, R22
+	VEOR V6.B16, V6.B16, V6.B16
+	VEOR V7.B16, V7.B16, V7.B16
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VMOVI $15, V18.B16
+	MOVD R5, R15
+
+while3:
+	CMP $2, R15
+	BLT end4
+	FMOVQ (R16), F0
+	ADD $16, R16, R16
+	FMOVQ (R17), F1
+	ADD $16, R17, R17
+	FMOVQ (R19), F2
+	ADD $16, R19, R19
+	FMOVQ (R20), F3
+	ADD $16, R20, R20
+	FMOVQ (R21), F4
+	ADD $16, R21, R21
+	FMOVQ (R22), F5
+	ADD $16, R22, R22
+	FMOVQ (R13), F19
+	VAND V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
+	VUSHR $4, V19.B16, V20.B16
+	WORD $0x4fa0e286 // sdot v6.4s, v20.16b, v0.4b[1]
+	WORD $0x4fa1e288 // sdot v8.4s, v20.16b, v1.4b[1]
+	WORD $0x4fa2e28a // sdot v10.4s, v20.16b, v2.4b[1]
+	WORD $0x4fa3e28c // sdot v12.4s, v20.16b, v3.4b[1]
+	WORD $0x4fa4e28e // sdot v14.4s, v20.16b, v4.4b[1]
+	WORD $0x4fa5e290 // sdot v16.4s, v20.16b, v5.4b[1]
+	FMOVQ 16(R13), F19
+	VAND V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
+	VUSHR $4, V19.B16, V20.B16
+	WORD $0x4fa0e287 // sdot v7.4s, v20.16b, v0.4b[1]
+	WORD $0x4fa1e289 // sdot v9.4s, v20.16b, v1.4b[1]
+	WORD $0x4fa2e28b // sdot v11.4s, v20.16b, v2.4b[1]
+	WORD $0x4fa3e28d // sdot v13.4s, v20.16b, v3.4b[1]
+	WORD $0x4fa4e28f // sdot v15.4s, v20.16b, v4.4b[1]
+	WORD $0x4fa5e291 // sdot v17.4s, v20.16b, v5.4b[1]
+	FMOVQ 128(R13), F19
+	VAND V18.B16, V19.B16, V20.B16
+	WORD $0x4f80ea86 // sdot v6.4s, v20.16b, v0.4b[2]
+	WORD $0x4f81ea88 // sdot v8.4s, v20.16b, v1.4b[2]
+	WORD $0x4f82ea8a // sdot v10.4s, v20.16b, v2.4b[2]
+	WORD $0x4f83ea8c // sdot v12.4s, v20.16b, v3.4b[2]
+	WORD $0x4f84ea8e // sdot v14.4s, v20.16b, v4.4b[2]
+	WORD $0x4f85ea90 // sdot v16.4s, v20.16b, v5.4b[2]
+	VUSHR $4, V19.B16, V20.B16
+	WORD $0x4fa0ea86 // sdot v6.4s, v20.16b, v0.4b[3]
+	WORD $0x4fa1ea88 // sdot v8.4s, v20.16b, v1.4b[3]
+	WORD $0x4fa2ea8a // sdot v10.4s, v20.16b, v2.4b[3]
+	WORD $0x4fa3ea8c // sdot v12.4s, v20.16b, v3.4b[3]
+	WORD $0x4fa4ea8e // sdot v14.4s, v20.16b, v4.4b[3]
+	WORD $0x4fa5ea90 // sdot v16.4s, v20.16b, v5.4b[3]
+	FMOVQ 144(R13), F19
+	VAND V18.B16, V19.B16, V20.B16
+	WORD $0x4f80ea87 // sdot v7.4s, v20.16b, v0.4b[2]
+	WORD $0x4f81ea89 // sdot v9.4s, v20.16b, v1.4b[2]
+	WORD $0x4f82ea8b // sdot v11.4s, v20.16b, v2.4b[2]
+	WORD $0x4f83ea8d // sdot v13.4s, v20.16b, v3.4b[2]
+	WORD $0x4f84ea8f // sdot v15.4s, v20.16b, v4.4b[2]
+	WORD $0x4f85ea91 // sdot v17.4s, v20.16b, v5.4b[2]
+	VUSHR $4, V19.B16, V20.B16
+	WORD $0x4fa0ea87 // sdot v7.4s, v20.16b, v0.4b[3]
+	WORD $0x4fa1ea89 // sdot v9.4s, v20.16b, v1.4b[3]
+	WORD $0x4fa2ea8b // sdot v11.4s, v20.16b, v2.4b[3]
+	WORD $0x4fa3ea8d // sdot v13.4s, v20.16b, v3.4b[3]
+	WORD $0x4fa4ea8f // sdot v15.4s, v20.16b, v4.4b[3]
+	WORD $0x4fa5ea91 // sdot v17.4s, v20.16b, v5.4b[3]
+	ADD $256, R13, R13
+	SUB $2, R15, R15
+	JMP while3
+
+end4:
+
+while5:
+	CMP $1, R15
+	BLT end6
+	FMOVD (R16), F0
+	ADD $8, R16, R16
+	FMOVD (R17), F1
+	ADD $8, R17, R17
+	FMOVD (R19), F2
+	ADD $8, R19, R19
+	FMOVD (R20), F3
+	ADD $8, R20, R20
+	FMOVD (R21), F4
+	ADD $8, R21, R21
+	FMOVD (R22), F5
+	ADD $8, R22, R22
+	FMOVQ (R13), F19
+	VAND V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e286 // sdot v6.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e288 // sdot v8.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28a // sdot v10.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28c // sdot v12.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28e // sdot v14.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e290 // sdot v16.4s, v20.16b, v5.4b[0]
+	VUSHR $4, V19.B16, V20.B16
+	WORD $0x4fa0e286 // sdot v6.4s, v20.16b, v0.4b[1]
+	WORD $0x4fa1e288 // sdot v8.4s, v20.16b, v1.4b[1]
+	WORD $0x4fa2e28a // sdot v10.4s, v20.16b, v2.4b[1]
+	WORD $0x4fa3e28c // sdot v12.4s, v20.16b, v3.4b[1]
+	WORD $0x4fa4e28e // sdot v14.4s, v20.16b, v4.4b[1]
+	WORD $0x4fa5e290 // sdot v16.4s, v20.16b, v5.4b[1]
+	FMOVQ 16(R13), F19
+	VAND V18.B16, V19.B16, V20.B16
+	WORD $0x4f80e287 // sdot v7.4s, v20.16b, v0.4b[0]
+	WORD $0x4f81e289 // sdot v9.4s, v20.16b, v1.4b[0]
+	WORD $0x4f82e28b // sdot v11.4s, v20.16b, v2.4b[0]
+	WORD $0x4f83e28d // sdot v13.4s, v20.16b, v3.4b[0]
+	WORD $0x4f84e28f // sdot v15.4s, v20.16b, v4.4b[0]
+	WORD $0x4f85e291 // sdot v17.4s, v20.16b, v5.4b[0]
+	VUSHR $4, V19.B16, V20.B16
+	WORD $0x4fa0e287 // sdot v7.4s, v20.16b, v0.4b[1]
+	WORD $0x4fa1e289 // sdot v9.4s, v20.16b, v1.4b[1]
+	WORD $0x4fa2e28b // sdot v11.4s, v20.16b, v2.4b[1]
+	WORD $0x4fa3e28d // sdot v13.4s, v20.16b, v3.4b[1]
+	WORD $0x4fa4e28f // sdot v15.4s, v20.16b, v4.4b[1]
+	WORD $0x4fa5e291 // sdot v17.4s, v20.16b, v5.4b[1]
+	ADD $128, R13, R13
+	SUB $1, R15, R15
+	JMP while5
+
+end6:
+	VSHL $8, V6.S4, V6.S4
+	VADD V8.S4, V6.S4, V6.S4
+	VSHL $8, V7.S4, V7.S4
+	VADD V9.S4, V7.S4, V7.S4
+	VSHL $8, V10.S4, V10.S4
+	VADD V12.S4, V10.S4, V10.S4
+	VSHL $8, V11.S4, V11.S4
+	VADD V13.S4, V11.S4, V11.S4
+	VSHL $8, V14.S4, V14.S4
+	VADD V16.S4, V14.S4, V14.S4
+	VSHL $8, V15.S4, V15.S4
+	VADD V17.S4, V15.S4, V15.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V6.S4, V6.S4
+	VSUB V0.S4, V7.S4, V7.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e26d406 // fadd v6.4s, v0.4s, v6.4s
+	FMOVQ F6, (R0)
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e21dce7 // fmul v7.4s, v7.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e27d407 // fadd v7.4s, v0.4s, v7.4s
+	FMOVQ F7, 16(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V10.S4, V10.S4
+	VSUB V0.S4, V11.S4, V11.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e21dd4a // fmul v10.4s, v10.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd4a // fmul v10.4s, v10.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2ad40a // fadd v10.4s, v0.4s, v10.4s
+	FMOVQ F10, 256(R0)
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e21dd6b // fmul v11.4s, v11.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2bd40b // fadd v11.4s, v0.4s, v11.4s
+	FMOVQ F11, 272(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V14.S4, V14.S4
+	VSUB V0.S4, V15.S4, V15.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e21ddce // fmul v14.4s, v14.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e2ed40e // fadd v14.4s, v0.4s, v14.4s
+	FMOVQ F14, 512(R0)
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e2fd40f // fadd v15.4s, v0.4s, v15.4s
 	FMOVQ F15, 528(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7
@@ -24324,306 +24660,6 @@ end6:
 	BNE loop1
 	RET
 
-// func scoreScaled4x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-// Requires: ASIMDDP
-TEXT ·scoreScaled4x4x2DOTPROD(SB), NOSPLIT, $0-72
-	MOVD z+0(FP), R0
-	MOVD codes+8(FP), R1
-	MOVD coef+16(FP), R2
-	MOVD plane+24(FP), R3
-	MOVD blocks+56(FP), R4
-	MOVD steps+64(FP), R5
-	MOVD unit+40(FP), R6
-	MOVD scale+48(FP), R7
-	MOVD bias+32(FP), R8
-	MOVW (R8), R9
-	MOVW 4(R8), R10
-	MOVW 8(R8), R11
-	MOVW 12(R8), R12
-	LSL $7, R5, R8
-
-loop1:
-	MOVD R1, R15
-	MOVD $4, R13
-
-loop2:
-	MOVD R15, R14
-	MOVD R2, R17
-	ADD R3, R17, R19
-	ADD R3, R19, R20
-	ADD R3, R20, R21
-	ADD R3, R21, R22
-	ADD R3, R22, R23
-	ADD R3, R23, R24
-	ADD R3, R24, R25
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	VEOR V16.B16, V16.B16, V16.B16
-	VEOR V17.B16, V17.B16, V17.B16
-	VEOR V18.B16, V18.B16, V18.B16
-	VEOR V19.B16, V19.B16, V19.B16
-	VEOR V20.B16, V20.B16, V20.B16
-	VEOR V21.B16, V21.B16, V21.B16
-	VEOR V22.B16, V22.B16, V22.B16
-	VEOR V23.B16, V23.B16, V23.B16
-	VMOVI $15, V24.B16
-	MOVD R5, R16
-
-while3:
-	CMP $2, R16
-	BLT end4
-	FMOVQ (R17), F0
-	ADD $16, R17, R17
-	FMOVQ (R19), F1
-	ADD $16, R19, R19
-	FMOVQ (R20), F2
-	ADD $16, R20, R20
-	FMOVQ (R21), F3
-	ADD $16, R21, R21
-	FMOVQ (R22), F4
-	ADD $16, R22, R22
-	FMOVQ (R23), F5
-	ADD $16, R23, R23
-	FMOVQ (R24), F6
-	ADD $16, R24, R24
-	FMOVQ (R25), F7
-	ADD $16, R25, R25
-	FMOVQ (R14), F25
-	VAND V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
-	VUSHR $4, V25.B16, V26.B16
-	WORD $0x4fa0e348 // sdot v8.4s, v26.16b, v0.4b[1]
-	WORD $0x4fa1e34a // sdot v10.4s, v26.16b, v1.4b[1]
-	WORD $0x4fa2e34c // sdot v12.4s, v26.16b, v2.4b[1]
-	WORD $0x4fa3e34e // sdot v14.4s, v26.16b, v3.4b[1]
-	WORD $0x4fa4e350 // sdot v16.4s, v26.16b, v4.4b[1]
-	WORD $0x4fa5e352 // sdot v18.4s, v26.16b, v5.4b[1]
-	WORD $0x4fa6e354 // sdot v20.4s, v26.16b, v6.4b[1]
-	WORD $0x4fa7e356 // sdot v22.4s, v26.16b, v7.4b[1]
-	FMOVQ 16(R14), F25
-	VAND V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
-	VUSHR $4, V25.B16, V26.B16
-	WORD $0x4fa0e349 // sdot v9.4s, v26.16b, v0.4b[1]
-	WORD $0x4fa1e34b // sdot v11.4s, v26.16b, v1.4b[1]
-	WORD $0x4fa2e34d // sdot v13.4s, v26.16b, v2.4b[1]
-	WORD $0x4fa3e34f // sdot v15.4s, v26.16b, v3.4b[1]
-	WORD $0x4fa4e351 // sdot v17.4s, v26.16b, v4.4b[1]
-	WORD $0x4fa5e353 // sdot v19.4s, v26.16b, v5.4b[1]
-	WORD $0x4fa6e355 // sdot v21.4s, v26.16b, v6.4b[1]
-	WORD $0x4fa7e357 // sdot v23.4s, v26.16b, v7.4b[1]
-	FMOVQ 128(R14), F25
-	VAND V24.B16, V25.B16, V26.B16
-	WORD $0x4f80eb48 // sdot v8.4s, v26.16b, v0.4b[2]
-	WORD $0x4f81eb4a // sdot v10.4s, v26.16b, v1.4b[2]
-	WORD $0x4f82eb4c // sdot v12.4s, v26.16b, v2.4b[2]
-	WORD $0x4f83eb4e // sdot v14.4s, v26.16b, v3.4b[2]
-	WORD $0x4f84eb50 // sdot v16.4s, v26.16b, v4.4b[2]
-	WORD $0x4f85eb52 // sdot v18.4s, v26.16b, v5.4b[2]
-	WORD $0x4f86eb54 // sdot v20.4s, v26.16b, v6.4b[2]
-	WORD $0x4f87eb56 // sdot v22.4s, v26.16b, v7.4b[2]
-	VUSHR $4, V25.B16, V26.B16
-	WORD $0x4fa0eb48 // sdot v8.4s, v26.16b, v0.4b[3]
-	WORD $0x4fa1eb4a // sdot v10.4s, v26.16b, v1.4b[3]
-	WORD $0x4fa2eb4c // sdot v12.4s, v26.16b, v2.4b[3]
-	WORD $0x4fa3eb4e // sdot v14.4s, v26.16b, v3.4b[3]
-	WORD $0x4fa4eb50 // sdot v16.4s, v26.16b, v4.4b[3]
-	WORD $0x4fa5eb52 // sdot v18.4s, v26.16b, v5.4b[3]
-	WORD $0x4fa6eb54 // sdot v20.4s, v26.16b, v6.4b[3]
-	WORD $0x4fa7eb56 // sdot v22.4s, v26.16b, v7.4b[3]
-	FMOVQ 144(R14), F25
-	VAND V24.B16, V25.B16, V26.B16
-	WORD $0x4f80eb49 // sdot v9.4s, v26.16b, v0.4b[2]
-	WORD $0x4f81eb4b // sdot v11.4s, v26.16b, v1.4b[2]
-	WORD $0x4f82eb4d // sdot v13.4s, v26.16b, v2.4b[2]
-	WORD $0x4f83eb4f // sdot v15.4s, v26.16b, v3.4b[2]
-	WORD $0x4f84eb51 // sdot v17.4s, v26.16b, v4.4b[2]
-	WORD $0x4f85eb53 // sdot v19.4s, v26.16b, v5.4b[2]
-	WORD $0x4f86eb55 // sdot v21.4s, v26.16b, v6.4b[2]
-	WORD $0x4f87eb57 // sdot v23.4s, v26.16b, v7.4b[2]
-	VUSHR $4, V25.B16, V26.B16
-	WORD $0x4fa0eb49 // sdot v9.4s, v26.16b, v0.4b[3]
-	WORD $0x4fa1eb4b // sdot v11.4s, v26.16b, v1.4b[3]
-	WORD $0x4fa2eb4d // sdot v13.4s, v26.16b, v2.4b[3]
-	WORD $0x4fa3eb4f // sdot v15.4s, v26.16b, v3.4b[3]
-	WORD $0x4fa4eb51 // sdot v17.4s, v26.16b, v4.4b[3]
-	WORD $0x4fa5eb53 // sdot v19.4s, v26.16b, v5.4b[3]
-	WORD $0x4fa6eb55 // sdot v21.4s, v26.16b, v6.4b[3]
-	WORD $0x4fa7eb57 // sdot v23.4s, v26.16b, v7.4b[3]
-	ADD $256, R14, R14
-	SUB $2, R16, R16
-	JMP while3
-
-end4:
-
-while5:
-	CMP $1, R16
-	BLT end6
-	FMOVD (R17), F0
-	ADD $8, R17, R17
-	FMOVD (R19), F1
-	ADD $8, R19, R19
-	FMOVD (R20), F2
-	ADD $8, R20, R20
-	FMOVD (R21), F3
-	ADD $8, R21, R21
-	FMOVD (R22), F4
-	ADD $8, R22, R22
-	FMOVD (R23), F5
-	ADD $8, R23, R23
-	FMOVD (R24), F6
-	ADD $8, R24, R24
-	FMOVD (R25), F7
-	ADD $8, R25, R25
-	FMOVQ (R14), F25
-	VAND V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
-	VUSHR $4, V25.B16, V26.B16
-	WORD $0x4fa0e348 // sdot v8.4s, v26.16b, v0.4b[1]
-	WORD $0x4fa1e34a // sdot v10.4s, v26.16b, v1.4b[1]
-	WORD $0x4fa2e34c // sdot v12.4s, v26.16b, v2.4b[1]
-	WORD $0x4fa3e34e // sdot v14.4s, v26.16b, v3.4b[1]
-	WORD $0x4fa4e350 // sdot v16.4s, v26.16b, v4.4b[1]
-	WORD $0x4fa5e352 // sdot v18.4s, v26.16b, v5.4b[1]
-	WORD $0x4fa6e354 // sdot v20.4s, v26.16b, v6.4b[1]
-	WORD $0x4fa7e356 // sdot v22.4s, v26.16b, v7.4b[1]
-	FMOVQ 16(R14), F25
-	VAND V24.B16, V25.B16, V26.B16
-	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
-	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
-	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
-	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
-	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
-	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
-	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
-	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
-	VUSHR $4, V25.B16, V26.B16
-	WORD $0x4fa0e349 // sdot v9.4s, v26.16b, v0.4b[1]
-	WORD $0x4fa1e34b // sdot v11.4s, v26.16b, v1.4b[1]
-	WORD $0x4fa2e34d // sdot v13.4s, v26.16b, v2.4b[1]
-	WORD $0x4fa3e34f // sdot v15.4s, v26.16b, v3.4b[1]
-	WORD $0x4fa4e351 // sdot v17.4s, v26.16b, v4.4b[1]
-	WORD $0x4fa5e353 // sdot v19.4s, v26.16b, v5.4b[1]
-	WORD $0x4fa6e355 // sdot v21.4s, v26.16b, v6.4b[1]
-	WORD $0x4fa7e357 // sdot v23.4s, v26.16b, v7.4b[1]
-	ADD $128, R14, R14
-	SUB $1, R16, R16
-	JMP while5
-
-end6:
-	VSHL $8, V8.S4, V8.S4
-	VADD V10.S4, V8.S4, V8.S4
-	VSHL $8, V9.S4, V9.S4
-	VADD V11.S4, V9.S4, V9.S4
-	VSHL $8, V12.S4, V12.S4
-	VADD V14.S4, V12.S4, V12.S4
-	VSHL $8, V13.S4, V13.S4
-	VADD V15.S4, V13.S4, V13.S4
-	VSHL $8, V16.S4, V16.S4
-	VADD V18.S4, V16.S4, V16.S4
-	VSHL $8, V17.S4, V17.S4
-	VADD V19.S4, V17.S4, V17.S4
-	VSHL $8, V20.S4, V20.S4
-	VADD V22.S4, V20.S4, V20.S4
-	VSHL $8, V21.S4, V21.S4
-	VADD V23.S4, V21.S4, V21.S4
-	VDUP R9, V0.S4
-	VSUB V0.S4, V8.S4, V8.S4
-	VSUB V0.S4, V9.S4, V9.S4
-	FMOVS (R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
-	FMOVQ F8, (R0)
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
-	FMOVQ F9, 16(R0)
-	VDUP R10, V0.S4
-	VSUB V0.S4, V12.S4, V12.S4
-	VSUB V0.S4, V13.S4, V13.S4
-	FMOVS 4(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	FMOVQ F12, 256(R0)
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	FMOVQ F13, 272(R0)
-	VDUP R11, V0.S4
-	VSUB V0.S4, V16.S4, V16.S4
-	VSUB V0.S4, V17.S4, V17.S4
-	FMOVS 8(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
-	FMOVQ F16, 512(R0)
-	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
-	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
-	FMOVQ F17, 528(R0)
-	VDUP R12, V0.S4
-	VSUB V0.S4, V20.S4, V20.S4
-	VSUB V0.S4, V21.S4, V21.S4
-	FMOVS 12(R6), F1
-	VDUP V1.S[0], V1.S4
-	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
-	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
-	FMOVQ (R7), F0
-	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
-	FMOVQ F20, 768(R0)
-	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
-	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
-	FMOVQ 16(R7), F0
-	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
-	FMOVQ F21, 784(R0)
-	ADD $32, R0, R0
-	ADD $32, R7, R7
-	ADD $32, R15, R15
-	SUBS $1, R13, R13
-	BNE loop2
-	ADD R8, R1, R1
-	SUBS $1, R4, R4
-	BNE loop1
-	RET
-
 // func scoreHalf4x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 // Requires: ASIMDDP
 TEXT ·scoreHalf4x4x2DOTPROD(SB), NOSPLIT, $0-72
@@ -24921,6 +24957,330 @@ end6:
 	FMOVD 8(R7), F0
 	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
 	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
+	FMOVQ F21, 784(R0)
+	ADD $32, R0, R0
+	ADD $16, R7, R7
+	ADD $32, R15, R15
+	SUBS $1, R13, R13
+	BNE loop2
+	ADD R8, R1, R1
+	SUBS $1, R4, R4
+	BNE loop1
+	RET
+
+// func scoreHalfAdd4x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+// Requires: ASIMDDP
+TEXT ·scoreHalfAdd4x4x2DOTPROD(SB), NOSPLIT, $0-72
+	MOVD z+0(FP), R0
+	MOVD codes+8(FP), R1
+	MOVD coef+16(FP), R2
+	MOVD plane+24(FP), R3
+	MOVD blocks+56(FP), R4
+	MOVD steps+64(FP), R5
+	MOVD unit+40(FP), R6
+	MOVD scale+48(FP), R7
+	MOVD bias+32(FP), R8
+	MOVW (R8), R9
+	MOVW 4(R8), R10
+	MOVW 8(R8), R11
+	MOVW 12(R8), R12
+	LSL $7, R5, R8
+
+loop1:
+	MOVD R1, R15
+	MOVD $4, R13
+
+loop2:
+	MOVD R15, R14
+	MOVD R2, R17
+	ADD R3, R17, R19
+	ADD R3, R19, R20
+	ADD R3, R20, R21
+	ADD R3, R21, R22
+	ADD R3, R22, R23
+	ADD R3, R23, R24
+	ADD R3, R24, R25
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+	VMOVI $15, V24.B16
+	MOVD R5, R16
+
+while3:
+	CMP $2, R16
+	BLT end4
+	FMOVQ (R17), F0
+	ADD $16, R17, R17
+	FMOVQ (R19), F1
+	ADD $16, R19, R19
+	FMOVQ (R20), F2
+	ADD $16, R20, R20
+	FMOVQ (R21), F3
+	ADD $16, R21, R21
+	FMOVQ (R22), F4
+	ADD $16, R22, R22
+	FMOVQ (R23), F5
+	ADD $16, R23, R23
+	FMOVQ (R24), F6
+	ADD $16, R24, R24
+	FMOVQ (R25), F7
+	ADD $16, R25, R25
+	FMOVQ (R14), F25
+	VAND V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
+	VUSHR $4, V25.B16, V26.B16
+	WORD $0x4fa0e348 // sdot v8.4s, v26.16b, v0.4b[1]
+	WORD $0x4fa1e34a // sdot v10.4s, v26.16b, v1.4b[1]
+	WORD $0x4fa2e34c // sdot v12.4s, v26.16b, v2.4b[1]
+	WORD $0x4fa3e34e // sdot v14.4s, v26.16b, v3.4b[1]
+	WORD $0x4fa4e350 // sdot v16.4s, v26.16b, v4.4b[1]
+	WORD $0x4fa5e352 // sdot v18.4s, v26.16b, v5.4b[1]
+	WORD $0x4fa6e354 // sdot v20.4s, v26.16b, v6.4b[1]
+	WORD $0x4fa7e356 // sdot v22.4s, v26.16b, v7.4b[1]
+	FMOVQ 16(R14), F25
+	VAND V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
+	VUSHR $4, V25.B16, V26.B16
+	WORD $0x4fa0e349 // sdot v9.4s, v26.16b, v0.4b[1]
+	WORD $0x4fa1e34b // sdot v11.4s, v26.16b, v1.4b[1]
+	WORD $0x4fa2e34d // sdot v13.4s, v26.16b, v2.4b[1]
+	WORD $0x4fa3e34f // sdot v15.4s, v26.16b, v3.4b[1]
+	WORD $0x4fa4e351 // sdot v17.4s, v26.16b, v4.4b[1]
+	WORD $0x4fa5e353 // sdot v19.4s, v26.16b, v5.4b[1]
+	WORD $0x4fa6e355 // sdot v21.4s, v26.16b, v6.4b[1]
+	WORD $0x4fa7e357 // sdot v23.4s, v26.16b, v7.4b[1]
+	FMOVQ 128(R14), F25
+	VAND V24.B16, V25.B16, V26.B16
+	WORD $0x4f80eb48 // sdot v8.4s, v26.16b, v0.4b[2]
+	WORD $0x4f81eb4a // sdot v10.4s, v26.16b, v1.4b[2]
+	WORD $0x4f82eb4c // sdot v12.4s, v26.16b, v2.4b[2]
+	WORD $0x4f83eb4e // sdot v14.4s, v26.16b, v3.4b[2]
+	WORD $0x4f84eb50 // sdot v16.4s, v26.16b, v4.4b[2]
+	WORD $0x4f85eb52 // sdot v18.4s, v26.16b, v5.4b[2]
+	WORD $0x4f86eb54 // sdot v20.4s, v26.16b, v6.4b[2]
+	WORD $0x4f87eb56 // sdot v22.4s, v26.16b, v7.4b[2]
+	VUSHR $4, V25.B16, V26.B16
+	WORD $0x4fa0eb48 // sdot v8.4s, v26.16b, v0.4b[3]
+	WORD $0x4fa1eb4a // sdot v10.4s, v26.16b, v1.4b[3]
+	WORD $0x4fa2eb4c // sdot v12.4s, v26.16b, v2.4b[3]
+	WORD $0x4fa3eb4e // sdot v14.4s, v26.16b, v3.4b[3]
+	WORD $0x4fa4eb50 // sdot v16.4s, v26.16b, v4.4b[3]
+	WORD $0x4fa5eb52 // sdot v18.4s, v26.16b, v5.4b[3]
+	WORD $0x4fa6eb54 // sdot v20.4s, v26.16b, v6.4b[3]
+	WORD $0x4fa7eb56 // sdot v22.4s, v26.16b, v7.4b[3]
+	FMOVQ 144(R14), F25
+	VAND V24.B16, V25.B16, V26.B16
+	WORD $0x4f80eb49 // sdot v9.4s, v26.16b, v0.4b[2]
+	WORD $0x4f81eb4b // sdot v11.4s, v26.16b, v1.4b[2]
+	WORD $0x4f82eb4d // sdot v13.4s, v26.16b, v2.4b[2]
+	WORD $0x4f83eb4f // sdot v15.4s, v26.16b, v3.4b[2]
+	WORD $0x4f84eb51 // sdot v17.4s, v26.16b, v4.4b[2]
+	WORD $0x4f85eb53 // sdot v19.4s, v26.16b, v5.4b[2]
+	WORD $0x4f86eb55 // sdot v21.4s, v26.16b, v6.4b[2]
+	WORD $0x4f87eb57 // sdot v23.4s, v26.16b, v7.4b[2]
+	VUSHR $4, V25.B16, V26.B16
+	WORD $0x4fa0eb49 // sdot v9.4s, v26.16b, v0.4b[3]
+	WORD $0x4fa1eb4b // sdot v11.4s, v26.16b, v1.4b[3]
+	WORD $0x4fa2eb4d // sdot v13.4s, v26.16b, v2.4b[3]
+	WORD $0x4fa3eb4f // sdot v15.4s, v26.16b, v3.4b[3]
+	WORD $0x4fa4eb51 // sdot v17.4s, v26.16b, v4.4b[3]
+	WORD $0x4fa5eb53 // sdot v19.4s, v26.16b, v5.4b[3]
+	WORD $0x4fa6eb55 // sdot v21.4s, v26.16b, v6.4b[3]
+	WORD $0x4fa7eb57 // sdot v23.4s, v26.16b, v7.4b[3]
+	ADD $256, R14, R14
+	SUB $2, R16, R16
+	JMP while3
+
+end4:
+
+while5:
+	CMP $1, R16
+	BLT end6
+	FMOVD (R17), F0
+	ADD $8, R17, R17
+	FMOVD (R19), F1
+	ADD $8, R19, R19
+	FMOVD (R20), F2
+	ADD $8, R20, R20
+	FMOVD (R21), F3
+	ADD $8, R21, R21
+	FMOVD (R22), F4
+	ADD $8, R22, R22
+	FMOVD (R23), F5
+	ADD $8, R23, R23
+	FMOVD (R24), F6
+	ADD $8, R24, R24
+	FMOVD (R25), F7
+	ADD $8, R25, R25
+	FMOVQ (R14), F25
+	VAND V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e348 // sdot v8.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34a // sdot v10.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34c // sdot v12.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34e // sdot v14.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e350 // sdot v16.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e352 // sdot v18.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e354 // sdot v20.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e356 // sdot v22.4s, v26.16b, v7.4b[0]
+	VUSHR $4, V25.B16, V26.B16
+	WORD $0x4fa0e348 // sdot v8.4s, v26.16b, v0.4b[1]
+	WORD $0x4fa1e34a // sdot v10.4s, v26.16b, v1.4b[1]
+	WORD $0x4fa2e34c // sdot v12.4s, v26.16b, v2.4b[1]
+	WORD $0x4fa3e34e // sdot v14.4s, v26.16b, v3.4b[1]
+	WORD $0x4fa4e350 // sdot v16.4s, v26.16b, v4.4b[1]
+	WORD $0x4fa5e352 // sdot v18.4s, v26.16b, v5.4b[1]
+	WORD $0x4fa6e354 // sdot v20.4s, v26.16b, v6.4b[1]
+	WORD $0x4fa7e356 // sdot v22.4s, v26.16b, v7.4b[1]
+	FMOVQ 16(R14), F25
+	VAND V24.B16, V25.B16, V26.B16
+	WORD $0x4f80e349 // sdot v9.4s, v26.16b, v0.4b[0]
+	WORD $0x4f81e34b // sdot v11.4s, v26.16b, v1.4b[0]
+	WORD $0x4f82e34d // sdot v13.4s, v26.16b, v2.4b[0]
+	WORD $0x4f83e34f // sdot v15.4s, v26.16b, v3.4b[0]
+	WORD $0x4f84e351 // sdot v17.4s, v26.16b, v4.4b[0]
+	WORD $0x4f85e353 // sdot v19.4s, v26.16b, v5.4b[0]
+	WORD $0x4f86e355 // sdot v21.4s, v26.16b, v6.4b[0]
+	WORD $0x4f87e357 // sdot v23.4s, v26.16b, v7.4b[0]
+	VUSHR $4, V25.B16, V26.B16
+	WORD $0x4fa0e349 // sdot v9.4s, v26.16b, v0.4b[1]
+	WORD $0x4fa1e34b // sdot v11.4s, v26.16b, v1.4b[1]
+	WORD $0x4fa2e34d // sdot v13.4s, v26.16b, v2.4b[1]
+	WORD $0x4fa3e34f // sdot v15.4s, v26.16b, v3.4b[1]
+	WORD $0x4fa4e351 // sdot v17.4s, v26.16b, v4.4b[1]
+	WORD $0x4fa5e353 // sdot v19.4s, v26.16b, v5.4b[1]
+	WORD $0x4fa6e355 // sdot v21.4s, v26.16b, v6.4b[1]
+	WORD $0x4fa7e357 // sdot v23.4s, v26.16b, v7.4b[1]
+	ADD $128, R14, R14
+	SUB $1, R16, R16
+	JMP while5
+
+end6:
+	VSHL $8, V8.S4, V8.S4
+	VADD V10.S4, V8.S4, V8.S4
+	VSHL $8, V9.S4, V9.S4
+	VADD V11.S4, V9.S4, V9.S4
+	VSHL $8, V12.S4, V12.S4
+	VADD V14.S4, V12.S4, V12.S4
+	VSHL $8, V13.S4, V13.S4
+	VADD V15.S4, V13.S4, V13.S4
+	VSHL $8, V16.S4, V16.S4
+	VADD V18.S4, V16.S4, V16.S4
+	VSHL $8, V17.S4, V17.S4
+	VADD V19.S4, V17.S4, V17.S4
+	VSHL $8, V20.S4, V20.S4
+	VADD V22.S4, V20.S4, V20.S4
+	VSHL $8, V21.S4, V21.S4
+	VADD V23.S4, V21.S4, V21.S4
+	VDUP R9, V0.S4
+	VSUB V0.S4, V8.S4, V8.S4
+	VSUB V0.S4, V9.S4, V9.S4
+	FMOVS (R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e21dd08 // fmul v8.4s, v8.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd08 // fmul v8.4s, v8.4s, v0.4s
+	FMOVQ (R0), F0
+	WORD $0x4e28d408 // fadd v8.4s, v0.4s, v8.4s
+	FMOVQ F8, (R0)
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e21dd29 // fmul v9.4s, v9.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
+	FMOVQ 16(R0), F0
+	WORD $0x4e29d409 // fadd v9.4s, v0.4s, v9.4s
+	FMOVQ F9, 16(R0)
+	VDUP R10, V0.S4
+	VSUB V0.S4, V12.S4, V12.S4
+	VSUB V0.S4, V13.S4, V13.S4
+	FMOVS 4(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21dd8c // fmul v12.4s, v12.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	FMOVQ 256(R0), F0
+	WORD $0x4e2cd40c // fadd v12.4s, v0.4s, v12.4s
+	FMOVQ F12, 256(R0)
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e21ddad // fmul v13.4s, v13.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
+	FMOVQ 272(R0), F0
+	WORD $0x4e2dd40d // fadd v13.4s, v0.4s, v13.4s
+	FMOVQ F13, 272(R0)
+	VDUP R11, V0.S4
+	VSUB V0.S4, V16.S4, V16.S4
+	VSUB V0.S4, V17.S4, V17.S4
+	FMOVS 8(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de10 // fmul v16.4s, v16.4s, v0.4s
+	FMOVQ 512(R0), F0
+	WORD $0x4e30d410 // fadd v16.4s, v0.4s, v16.4s
+	FMOVQ F16, 512(R0)
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e21de31 // fmul v17.4s, v17.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de31 // fmul v17.4s, v17.4s, v0.4s
+	FMOVQ 528(R0), F0
+	WORD $0x4e31d411 // fadd v17.4s, v0.4s, v17.4s
+	FMOVQ F17, 528(R0)
+	VDUP R12, V0.S4
+	VSUB V0.S4, V20.S4, V20.S4
+	VSUB V0.S4, V21.S4, V21.S4
+	FMOVS 12(R6), F1
+	VDUP V1.S[0], V1.S4
+	WORD $0x4e21da94 // scvtf v20.4s, v20.4s
+	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
+	FMOVD (R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20de94 // fmul v20.4s, v20.4s, v0.4s
+	FMOVQ 768(R0), F0
+	WORD $0x4e34d414 // fadd v20.4s, v0.4s, v20.4s
+	FMOVQ F20, 768(R0)
+	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
+	WORD $0x6e21deb5 // fmul v21.4s, v21.4s, v1.4s
+	FMOVD 8(R7), F0
+	WORD $0x0e217800 // fcvtl v0.4s, v0.4h
+	WORD $0x6e20deb5 // fmul v21.4s, v21.4s, v0.4s
+	FMOVQ 784(R0), F0
+	WORD $0x4e35d415 // fadd v21.4s, v0.4s, v21.4s
 	FMOVQ F21, 784(R0)
 	ADD $32, R0, R0
 	ADD $16, R7, R7

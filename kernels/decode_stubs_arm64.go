@@ -19,15 +19,15 @@ func tile8x1x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score8x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x1x2NEON is scoreScaled of intTiles for int8, 1 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x1x2NEON is scoreHalf of intTiles for int8, 1 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x1x2NEON is scoreHalfAdd of intTiles for int8, 1 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x1x1NEON is value of intTiles for int8, 1 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -54,15 +54,15 @@ func tile8x2x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score8x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x2x2NEON is scoreScaled of intTiles for int8, 2 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x2x2NEON is scoreHalf of intTiles for int8, 2 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x2x2NEON is scoreHalfAdd of intTiles for int8, 2 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x2x1NEON is value of intTiles for int8, 2 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -89,15 +89,15 @@ func tile8x3x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score8x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x3x2NEON is scoreScaled of intTiles for int8, 3 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x3x2NEON is scoreHalf of intTiles for int8, 3 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x3x2NEON is scoreHalfAdd of intTiles for int8, 3 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x3x1NEON is value of intTiles for int8, 3 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -124,15 +124,15 @@ func tile8x4x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score8x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x4x2NEON is scoreScaled of intTiles for int8, 4 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x4x2NEON is scoreHalf of intTiles for int8, 4 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x4x2NEON is scoreHalfAdd of intTiles for int8, 4 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x4x1NEON is value of intTiles for int8, 4 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -159,15 +159,15 @@ func tile4x1x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score4x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x1x2NEON is scoreScaled of intTiles for int4, 1 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x1x2NEON is scoreHalf of intTiles for int4, 1 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x1x2NEON is scoreHalfAdd of intTiles for int4, 1 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x1x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x1x1NEON is value of intTiles for int4, 1 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -194,15 +194,15 @@ func tile4x2x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score4x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x2x2NEON is scoreScaled of intTiles for int4, 2 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x2x2NEON is scoreHalf of intTiles for int4, 2 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x2x2NEON is scoreHalfAdd of intTiles for int4, 2 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x2x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x2x1NEON is value of intTiles for int4, 2 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -229,15 +229,15 @@ func tile4x3x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score4x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x3x2NEON is scoreScaled of intTiles for int4, 3 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x3x2NEON is scoreHalf of intTiles for int4, 3 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x3x2NEON is scoreHalfAdd of intTiles for int4, 3 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x3x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x3x1NEON is value of intTiles for int4, 3 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -264,15 +264,15 @@ func tile4x4x2NEON(sums *int32, codes, coef *byte, plane int, bias *int32, block
 //go:noescape
 func score4x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x4x2NEON is scoreScaled of intTiles for int4, 4 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x4x2NEON is scoreHalf of intTiles for int4, 4 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x4x2NEON is scoreHalfAdd of intTiles for int4, 4 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x4x2NEON(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x4x1NEON is value of intTiles for int4, 4 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -319,15 +319,15 @@ func tile8x1x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score8x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x1x2DOTPROD is scoreScaled of intTiles for int8, 1 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x1x2DOTPROD is scoreHalf of intTiles for int8, 1 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x1x2DOTPROD is scoreHalfAdd of intTiles for int8, 1 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x1x1DOTPROD is value of intTiles for int8, 1 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -354,15 +354,15 @@ func tile8x2x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score8x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x2x2DOTPROD is scoreScaled of intTiles for int8, 2 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x2x2DOTPROD is scoreHalf of intTiles for int8, 2 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x2x2DOTPROD is scoreHalfAdd of intTiles for int8, 2 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x2x1DOTPROD is value of intTiles for int8, 2 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -389,15 +389,15 @@ func tile8x3x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score8x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x3x2DOTPROD is scoreScaled of intTiles for int8, 3 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x3x2DOTPROD is scoreHalf of intTiles for int8, 3 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x3x2DOTPROD is scoreHalfAdd of intTiles for int8, 3 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x3x1DOTPROD is value of intTiles for int8, 3 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -424,15 +424,15 @@ func tile8x4x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score8x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled8x4x2DOTPROD is scoreScaled of intTiles for int8, 4 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled8x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf8x4x2DOTPROD is scoreHalf of intTiles for int8, 4 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf8x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd8x4x2DOTPROD is scoreHalfAdd of intTiles for int8, 4 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd8x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value8x4x1DOTPROD is value of intTiles for int8, 4 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -459,15 +459,15 @@ func tile4x1x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score4x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x1x2DOTPROD is scoreScaled of intTiles for int4, 1 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x1x2DOTPROD is scoreHalf of intTiles for int4, 1 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x1x2DOTPROD is scoreHalfAdd of intTiles for int4, 1 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x1x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x1x1DOTPROD is value of intTiles for int4, 1 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -494,15 +494,15 @@ func tile4x2x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score4x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x2x2DOTPROD is scoreScaled of intTiles for int4, 2 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x2x2DOTPROD is scoreHalf of intTiles for int4, 2 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x2x2DOTPROD is scoreHalfAdd of intTiles for int4, 2 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x2x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x2x1DOTPROD is value of intTiles for int4, 2 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -529,15 +529,15 @@ func tile4x3x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score4x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x3x2DOTPROD is scoreScaled of intTiles for int4, 3 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x3x2DOTPROD is scoreHalf of intTiles for int4, 3 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x3x2DOTPROD is scoreHalfAdd of intTiles for int4, 3 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x3x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x3x1DOTPROD is value of intTiles for int4, 3 query heads and 16 lanes; blocks and steps are not 0.
 //
@@ -564,15 +564,15 @@ func tile4x4x2DOTPROD(sums *int32, codes, coef *byte, plane int, bias *int32, bl
 //go:noescape
 func score4x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int)
 
-// scoreScaled4x4x2DOTPROD is scoreScaled of intTiles for int4, 4 query heads and 32 lanes; blocks and steps are not 0.
-//
-//go:noescape
-func scoreScaled4x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int)
-
 // scoreHalf4x4x2DOTPROD is scoreHalf of intTiles for int4, 4 query heads and 32 lanes; blocks and steps are not 0.
 //
 //go:noescape
 func scoreHalf4x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
+
+// scoreHalfAdd4x4x2DOTPROD is scoreHalfAdd of intTiles for int4, 4 query heads and 32 lanes; blocks and steps are not 0.
+//
+//go:noescape
+func scoreHalfAdd4x4x2DOTPROD(z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int)
 
 // value4x4x1DOTPROD is value of intTiles for int4, 4 query heads and 16 lanes; blocks and steps are not 0.
 //

@@ -26,7 +26,7 @@ func decode(a *asm) {
 	for _, isa := range []string{neon, dotProd} {
 		for _, bits := range []int{8, 4} {
 			for heads := 1; heads <= mostHeads; heads++ {
-				for _, mode := range []string{"tile", "score", "scoreScaled", "scoreHalf", "value"} {
+				for _, mode := range []string{"tile", "score", "scoreHalf", "scoreHalfAdd", "value"} {
 					for wide := 1; wide <= 2; wide++ {
 						if wide == 2 || mode == "tile" || mode == "value" {
 							intTile{isa, bits, heads, 16 * wide, mode}.emit(a)
@@ -85,16 +85,14 @@ func (t intTile) emit(a *asm) {
 		params, doc = "sums *int32, codes, coef *byte, plane int, bias *int32, blocks, steps int", "sums"
 	case "score":
 		params, doc = "z *float32, codes, coef *byte, plane int, bias *int32, unit, add *float32, blocks, steps int", "score"
-	case "scoreScaled":
-		params, doc = "z *float32, codes, coef *byte, plane int, bias *int32, unit, scale *float32, blocks, steps int", "scoreScaled"
-	case "scoreHalf":
-		params, doc = "z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int", "scoreHalf"
+	case "scoreHalf", "scoreHalfAdd":
+		params, doc = "z *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int", t.mode
 	case "value":
 		params, doc = "o *float32, codes, coef *byte, plane int, bias *int32, r, unit *float32, blocks, steps int", "value"
 	}
 	name := fmt.Sprintf("%s%dx%dx%d%s", t.mode, t.bits, t.heads, t.lanes/16, t.isa)
 	a.function(name, params, "", fmt.Sprintf("is %s of intTiles for int%d, %d query heads and %d lanes; blocks and steps are not 0.", doc, t.bits, t.heads, t.lanes), func() {
-		out := a.param(map[string]string{"tile": "sums", "score": "z", "scoreScaled": "z", "scoreHalf": "z", "value": "o"}[t.mode])
+		out := a.param(map[string]string{"tile": "sums", "score": "z", "scoreHalf": "z", "scoreHalfAdd": "z", "value": "o"}[t.mode])
 		codes, coef, plane, blocks, steps := a.param("codes"), a.param("coef"), a.param("plane"), a.param("blocks"), a.param("steps")
 		e := t.epilogue(a, out)
 		bias := t.biases(a, coef, plane, steps)
@@ -376,29 +374,26 @@ func (t intTile) epilogue(a *asm, out gp) epilogue {
 			},
 			advance, func() {},
 		}
-	case "scoreScaled", "scoreHalf":
+	case "scoreHalf", "scoreHalfAdd":
 		unit, scale := a.param("unit"), a.param("scale")
 		return epilogue{
 			func(h int, sums []vec) {
 				s := a.vec()
 				eachUnit(unit, h, sums, func(i int, v vec) {
-					if t.mode == "scoreScaled" {
-						a.ldrq(s, scale, 16*i)
-					} else {
-						a.ldrd(s, scale, 8*i)
-						a.fcvtl4s(s, s)
-					}
+					a.ldrd(s, scale, 8*i)
+					a.fcvtl4s(s, s)
 					a.fmul4s(v, v, s)
+					if t.mode == "scoreHalfAdd" {
+						a.ldrq(s, out, scoreBytes*h+16*i)
+						a.fadd4s(v, s, v)
+					}
 					a.strq(v, out, scoreBytes*h+16*i)
 				})
 				a.release(s)
 			},
 			func(bytes int) {
 				advance(bytes)
-				if t.mode == "scoreHalf" {
-					bytes /= 2
-				}
-				a.addImm(scale, scale, bytes)
+				a.addImm(scale, scale, bytes/2)
 			},
 			func() {},
 		}
