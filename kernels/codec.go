@@ -24,6 +24,8 @@ type codecKernels struct {
 	roundAwayRuns func(fields []uint8, x, factor []float32, run int)
 	e2m1Runs      func(fields []uint8, x []float32, middles []int32, run int)
 
+	fitLevels func(fit *LevelFit, x []float32, levels *Levels)
+
 	divideRuns, divideColumns     func(dst, x, scale []float32, run int)
 	multiplyRuns, multiplyColumns func(dst, x, scale []float32, run int)
 
@@ -365,3 +367,26 @@ func GetE4M3(code byte) float32 { return fromE4M3(code) }
 
 // E4M3 returns one value as ToE4M3 writes it.
 func E4M3(v float32) byte { return f8(v, 7, 3, MaxE4M3) }
+
+// Levels are the 16 values of a code book, ascending, and the midpoints between
+// neighbours.
+type Levels struct {
+	Values  [16]float32
+	Middles [15]float32
+}
+
+// A LevelFit tries 16 factors for one block of values.
+type LevelFit struct {
+	Factors [16]float32
+	QX, QQ  [16]float32 // of each factor
+}
+
+// FitLevels sums, for each factor f of fit, over the values v of x in order
+//
+//	QX = Σ (v²·q)·v    QQ = Σ (v²·q)·q
+//
+// where q is the level nearest to f·v, the upper one on a tie: with them QX/QQ is
+// the scale that fits x best by least squares weighted with v².
+func FitLevels(fit *LevelFit, x []float32, levels *Levels) {
+	active.Load().codec.fitLevels(fit, x, levels)
+}

@@ -678,6 +678,177 @@ loop30:
 	VZEROUPPER
 	RET
 
+// func fitLevelsAVX2(fit *float32, x *float32, levels *float32, n int)
+// Requires: AVX
+TEXT ·fitLevelsAVX2(SB), NOSPLIT, $0-32
+	MOVQ         fit+0(FP), AX
+	MOVQ         levels+16(FP), CX
+	VBROADCASTSS (CX), Y0
+	VMOVUPS      (AX), Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	MOVQ         x+8(FP), DX
+	MOVQ         n+24(FP), BX
+
+loop31:
+	VBROADCASTSS (DX), Y4
+	VMULPS       Y4, Y1, Y5
+	VMOVAPS      Y0, Y6
+	VBROADCASTSS 64(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 4(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 68(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 8(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 72(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 12(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 76(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 16(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 80(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 20(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 84(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 24(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 88(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 28(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 92(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 32(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 96(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 36(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 100(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 40(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 104(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 44(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 108(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 48(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 112(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 52(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 116(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 56(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 120(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 60(CX), Y5
+	VBLENDVPS    Y7, Y5, Y6, Y6
+	VMULPS       Y4, Y4, Y5
+	VMULPS       Y6, Y5, Y5
+	VMULPS       Y4, Y5, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, DX
+	SUBQ         $0x00000001, BX
+	JNZ          loop31
+	VMOVUPS      Y2, 64(AX)
+	VMOVUPS      Y3, 128(AX)
+	VMOVUPS      32(AX), Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	MOVQ         x+8(FP), DX
+	MOVQ         n+24(FP), BX
+
+loop32:
+	VBROADCASTSS (DX), Y4
+	VMULPS       Y4, Y1, Y5
+	VMOVAPS      Y0, Y6
+	VBROADCASTSS 64(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 4(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 68(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 8(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 72(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 12(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 76(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 16(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 80(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 20(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 84(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 24(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 88(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 28(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 92(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 32(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 96(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 36(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 100(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 40(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 104(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 44(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 108(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 48(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 112(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 52(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 116(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 56(CX), Y8
+	VBLENDVPS    Y7, Y8, Y6, Y6
+	VBROADCASTSS 120(CX), Y7
+	VCMPPS       $0x0d, Y7, Y5, Y7
+	VBROADCASTSS 60(CX), Y5
+	VBLENDVPS    Y7, Y5, Y6, Y6
+	VMULPS       Y4, Y4, Y5
+	VMULPS       Y6, Y5, Y5
+	VMULPS       Y4, Y5, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, DX
+	SUBQ         $0x00000001, BX
+	JNZ          loop32
+	VMOVUPS      Y2, 96(AX)
+	VMOVUPS      Y3, 160(AX)
+	VZEROUPPER
+	RET
+
 // func toF16AVX2(dst *byte, x *float32, n int)
 // Requires: AVX, F16C
 TEXT ·toF16AVX2(SB), NOSPLIT, $0-24
@@ -685,13 +856,13 @@ TEXT ·toF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop31:
+loop33:
 	VMOVUPS   (AX), Y0
 	VCVTPS2PH $0x00, Y0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop31
+	JNZ       loop33
 	VZEROUPPER
 	RET
 
@@ -717,7 +888,7 @@ TEXT ·toBF16AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X4
 	VPBROADCASTD X4, Y4
 
-loop32:
+loop34:
 	VMOVUPS      (AX), Y5
 	VANDPS       Y5, Y0, Y6
 	VPCMPGTD     Y1, Y6, Y8
@@ -734,7 +905,7 @@ loop32:
 	ADDQ         $0x20, AX
 	ADDQ         $0x10, CX
 	SUBQ         $0x00000008, DX
-	JNZ          loop32
+	JNZ          loop34
 	VZEROUPPER
 	RET
 
@@ -775,7 +946,7 @@ TEXT ·toE4M3AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Y9
 
-loop33:
+loop35:
 	VMOVUPS      (AX), Y10
 	VPSRLD       $0x18, Y10, Y12
 	VANDPS       Y12, Y8, Y12
@@ -800,7 +971,7 @@ loop33:
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, CX
 	SUBQ         $0x00000008, DX
-	JNZ          loop33
+	JNZ          loop35
 	VZEROUPPER
 	RET
 
@@ -841,7 +1012,7 @@ TEXT ·toE5M2AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Y9
 
-loop34:
+loop36:
 	VMOVUPS      (AX), Y10
 	VPSRLD       $0x18, Y10, Y12
 	VANDPS       Y12, Y8, Y12
@@ -866,7 +1037,7 @@ loop34:
 	ADDQ         $0x20, AX
 	ADDQ         $0x08, CX
 	SUBQ         $0x00000008, DX
-	JNZ          loop34
+	JNZ          loop36
 	VZEROUPPER
 	RET
 
@@ -877,13 +1048,13 @@ TEXT ·fromF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop35:
+loop37:
 	VCVTPH2PS (AX), Y0
 	VMOVUPS   Y0, (CX)
 	ADDQ      $0x10, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop35
+	JNZ       loop37
 	VZEROUPPER
 	RET
 
@@ -894,14 +1065,14 @@ TEXT ·fromBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop36:
+loop38:
 	VPMOVZXWD (AX), Y0
 	VPSLLD    $0x10, Y0, Y0
 	VMOVUPS   Y0, (CX)
 	ADDQ      $0x10, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop36
+	JNZ       loop38
 	VZEROUPPER
 	RET
 
@@ -924,7 +1095,7 @@ TEXT ·fromE4M3AVX2(SB), NOSPLIT, $0-24
 	VMOVD        BX, X3
 	VPBROADCASTD X3, Y3
 
-loop37:
+loop39:
 	VPMOVZXBW (AX), X4
 	VPSLLW    $0x08, X4, X5
 	VPAND     X5, X0, X5
@@ -940,7 +1111,7 @@ loop37:
 	ADDQ      $0x08, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop37
+	JNZ       loop39
 	VZEROUPPER
 	RET
 
@@ -951,7 +1122,7 @@ TEXT ·fromE5M2AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop38:
+loop40:
 	VPMOVZXBW (AX), X0
 	VPSLLW    $0x08, X0, X0
 	VCVTPH2PS X0, Y0
@@ -959,7 +1130,7 @@ loop38:
 	ADDQ      $0x08, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000008, DX
-	JNZ       loop38
+	JNZ       loop40
 	VZEROUPPER
 	RET
 
@@ -974,16 +1145,16 @@ TEXT ·absMaxRunsAVX512(SB), NOSPLIT, $0-32
 	VMOVD        SI, X0
 	VPBROADCASTD X0, Z0
 
-loop39:
+loop41:
 	VXORPS Z1, Z1, Z1
 	MOVQ   BX, SI
 
-loop40:
+loop42:
 	VANDPS        (CX), Z0, Z2
 	VPMAXSD       Z2, Z1, Z1
 	ADDQ          $0x40, CX
 	SUBQ          $0x00000010, SI
-	JNZ           loop40
+	JNZ           loop42
 	VEXTRACTF64X4 $0x00, Z1, Y2
 	VEXTRACTF64X4 $0x01, Z1, Y1
 	VPMAXSD       Y2, Y1, Y1
@@ -996,7 +1167,7 @@ loop40:
 	VMOVSS        X2, (AX)
 	ADDQ          $0x04, AX
 	SUBQ          $0x00000001, DX
-	JNZ           loop39
+	JNZ           loop41
 	VZEROUPPER
 	RET
 
@@ -1010,18 +1181,18 @@ TEXT ·minMaxRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS X0, X0, X0
 
-loop41:
+loop43:
 	VMOVUPS (DX), Z1
 	VMOVAPS Z1, Z2
 	MOVQ    SI, DI
 
-loop42:
+loop44:
 	VMOVUPS       (DX), Z3
 	VMINPS        Z3, Z1, Z1
 	VMAXPS        Z3, Z2, Z2
 	ADDQ          $0x40, DX
 	SUBQ          $0x00000010, DI
-	JNZ           loop42
+	JNZ           loop44
 	VEXTRACTF64X4 $0x00, Z1, Y3
 	VEXTRACTF64X4 $0x01, Z1, Y1
 	VMINPS        Y3, Y1, Y1
@@ -1047,7 +1218,7 @@ loop42:
 	ADDQ          $0x04, AX
 	ADDQ          $0x04, CX
 	SUBQ          $0x00000001, BX
-	JNZ           loop41
+	JNZ           loop43
 	VZEROUPPER
 	RET
 
@@ -1074,7 +1245,7 @@ wide:
 	VMOVUPS 128(AX), Z3
 	VMOVUPS 192(AX), Z4
 
-loop43:
+loop45:
 	VANDPS  (DI), Z0, Z5
 	VPMAXSD Z5, Z1, Z1
 	VANDPS  64(DI), Z0, Z5
@@ -1085,7 +1256,7 @@ loop43:
 	VPMAXSD Z5, Z4, Z4
 	ADDQ    SI, DI
 	SUBQ    $0x00000001, R8
-	JNZ     loop43
+	JNZ     loop45
 	VMOVUPS Z1, (AX)
 	VMOVUPS Z2, 64(AX)
 	VMOVUPS Z3, 128(AX)
@@ -1102,12 +1273,12 @@ narrow:
 	MOVQ    DX, R8
 	VMOVUPS (AX), Z1
 
-loop44:
+loop46:
 	VANDPS  (DI), Z0, Z2
 	VPMAXSD Z2, Z1, Z1
 	ADDQ    SI, DI
 	SUBQ    $0x00000001, R8
-	JNZ     loop44
+	JNZ     loop46
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
@@ -1144,7 +1315,7 @@ wide:
 	VMOVUPS 128(CX), Z7
 	VMOVUPS 192(CX), Z8
 
-loop45:
+loop47:
 	VMOVUPS (R8), Z9
 	VMINPS  Z9, Z1, Z1
 	VMAXPS  Z9, Z5, Z5
@@ -1159,7 +1330,7 @@ loop45:
 	VMAXPS  Z9, Z8, Z8
 	ADDQ    DI, R8
 	SUBQ    $0x00000001, R9
-	JNZ     loop45
+	JNZ     loop47
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	VADDPS  Z0, Z2, Z2
@@ -1190,13 +1361,13 @@ narrow:
 	VMOVUPS (AX), Z1
 	VMOVUPS (CX), Z2
 
-loop46:
+loop48:
 	VMOVUPS (R8), Z3
 	VMINPS  Z3, Z1, Z1
 	VMAXPS  Z3, Z2, Z2
 	ADDQ    DI, R8
 	SUBQ    $0x00000001, R9
-	JNZ     loop46
+	JNZ     loop48
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
@@ -1227,14 +1398,14 @@ TEXT ·encodeRunsAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS X1, Z1
 	VXORPS       Z2, Z2, Z2
 
-loop47:
+loop49:
 	VBROADCASTSS (SI), Z3
 	VBROADCASTSS (DI), Z4
 	VBROADCASTSS (R8), Z5
 	VCMPPS       $0x04, Z2, Z3, K1
 	MOVQ         BX, R9
 
-loop48:
+loop50:
 	VMOVUPS     (CX), Z6
 	VSUBPS      Z5, Z6, Z6
 	VDIVPS.Z    Z3, Z6, K1, Z6
@@ -1247,12 +1418,12 @@ loop48:
 	ADDQ        $0x40, CX
 	ADDQ        $0x10, AX
 	SUBQ        $0x00000010, R9
-	JNZ         loop48
+	JNZ         loop50
 	ADDQ        $0x04, SI
 	ADDQ        $0x04, DI
 	ADDQ        $0x04, R8
 	SUBQ        $0x00000001, DX
-	JNZ         loop47
+	JNZ         loop49
 	VZEROUPPER
 	RET
 
@@ -1272,11 +1443,11 @@ TEXT ·encodeColumnsAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS X1, Z1
 	VXORPS       Z2, Z2, Z2
 
-loop49:
+loop51:
 	XORQ R9, R9
 	MOVQ BX, R10
 
-loop50:
+loop52:
 	VMOVUPS     (SI)(R9*4), Z3
 	VMOVUPS     (DI)(R9*4), Z4
 	VMOVUPS     (R8)(R9*4), Z5
@@ -1294,9 +1465,9 @@ loop50:
 	ADDQ        $0x10, AX
 	ADDQ        $0x10, R9
 	SUBQ        $0x00000010, R10
-	JNZ         loop50
+	JNZ         loop52
 	SUBQ        $0x00000001, DX
-	JNZ         loop49
+	JNZ         loop51
 	VZEROUPPER
 	RET
 
@@ -1311,13 +1482,13 @@ TEXT ·decodeRunsAVX512(SB), NOSPLIT, $0-56
 	MOVQ bias+24(FP), DI
 	MOVQ offset+32(FP), R8
 
-loop51:
+loop53:
 	VBROADCASTSS (SI), Z0
 	VBROADCASTSS (DI), Z1
 	VBROADCASTSS (R8), Z2
 	MOVQ         BX, R9
 
-loop52:
+loop54:
 	VPMOVZXBD (CX), Z3
 	VCVTDQ2PS Z3, Z3
 	VSUBPS    Z1, Z3, Z3
@@ -1327,12 +1498,12 @@ loop52:
 	ADDQ      $0x10, CX
 	ADDQ      $0x40, AX
 	SUBQ      $0x00000010, R9
-	JNZ       loop52
+	JNZ       loop54
 	ADDQ      $0x04, SI
 	ADDQ      $0x04, DI
 	ADDQ      $0x04, R8
 	SUBQ      $0x00000001, DX
-	JNZ       loop51
+	JNZ       loop53
 	VZEROUPPER
 	RET
 
@@ -1347,11 +1518,11 @@ TEXT ·decodeColumnsAVX512(SB), NOSPLIT, $0-56
 	MOVQ bias+24(FP), DI
 	MOVQ offset+32(FP), R8
 
-loop53:
+loop55:
 	XORQ R9, R9
 	MOVQ BX, R10
 
-loop54:
+loop56:
 	VPMOVZXBD (CX), Z0
 	VCVTDQ2PS Z0, Z0
 	VSUBPS    (DI)(R9*4), Z0, Z0
@@ -1362,9 +1533,9 @@ loop54:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, R9
 	SUBQ      $0x00000010, R10
-	JNZ       loop54
+	JNZ       loop56
 	SUBQ      $0x00000001, DX
-	JNZ       loop53
+	JNZ       loop55
 	VZEROUPPER
 	RET
 
@@ -1386,11 +1557,11 @@ TEXT ·truncateRunsAVX512(SB), NOSPLIT, $0-48
 	VMOVD        DI, X3
 	VPBROADCASTD X3, Z3
 
-loop55:
+loop57:
 	VBROADCASTSS (DX), Z3
 	MOVQ         SI, DI
 
-loop56:
+loop58:
 	VMULPS     (CX), Z3, Z4
 	VADDPS     Z0, Z4, Z4
 	VCVTTPS2DQ Z4, Z4
@@ -1400,10 +1571,10 @@ loop56:
 	ADDQ       $0x40, CX
 	ADDQ       $0x10, AX
 	SUBQ       $0x00000010, DI
-	JNZ        loop56
+	JNZ        loop58
 	ADDQ       $0x04, DX
 	SUBQ       $0x00000001, BX
-	JNZ        loop55
+	JNZ        loop57
 	VZEROUPPER
 	RET
 
@@ -1425,11 +1596,11 @@ TEXT ·roundAwayRunsAVX512(SB), NOSPLIT, $0-40
 	VMOVD        DI, X2
 	VPBROADCASTD X2, Z2
 
-loop57:
+loop59:
 	VBROADCASTSS (DX), Z2
 	MOVQ         SI, DI
 
-loop58:
+loop60:
 	VMULPS     (CX), Z2, Z3
 	VANDPS     Z3, Z1, Z4
 	VORPS      Z4, Z0, Z4
@@ -1439,10 +1610,10 @@ loop58:
 	ADDQ       $0x40, CX
 	ADDQ       $0x10, AX
 	SUBQ       $0x00000010, DI
-	JNZ        loop58
+	JNZ        loop60
 	ADDQ       $0x04, DX
 	SUBQ       $0x00000001, BX
-	JNZ        loop57
+	JNZ        loop59
 	VZEROUPPER
 	RET
 
@@ -1465,7 +1636,7 @@ TEXT ·e2m1RunsAVX512(SB), NOSPLIT, $0-40
 	VMOVD        DI, X3
 	VPBROADCASTD X3, Z3
 
-loop59:
+loop61:
 	VPBROADCASTD (DX), Z4
 	VPBROADCASTD 4(DX), Z5
 	VPBROADCASTD 8(DX), Z6
@@ -1475,7 +1646,7 @@ loop59:
 	VPBROADCASTD 24(DX), Z10
 	MOVQ         SI, DI
 
-loop60:
+loop62:
 	VMOVUPS     (CX), Z11
 	VANDPS      Z11, Z0, Z12
 	VXORPS      Z13, Z13, Z13
@@ -1502,10 +1673,10 @@ loop60:
 	ADDQ        $0x40, CX
 	ADDQ        $0x10, AX
 	SUBQ        $0x00000010, DI
-	JNZ         loop60
+	JNZ         loop62
 	ADDQ        $0x1c, DX
 	SUBQ        $0x00000001, BX
-	JNZ         loop59
+	JNZ         loop61
 	VZEROUPPER
 	RET
 
@@ -1519,11 +1690,11 @@ TEXT ·divideRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop61:
+loop63:
 	VBROADCASTSS (DX), Z1
 	MOVQ         SI, DI
 
-loop62:
+loop64:
 	VMOVUPS  (CX), Z2
 	VCMPPS   $0x04, Z0, Z1, K1
 	VDIVPS.Z Z1, Z2, K1, Z2
@@ -1531,10 +1702,10 @@ loop62:
 	ADDQ     $0x40, CX
 	ADDQ     $0x40, AX
 	SUBQ     $0x00000010, DI
-	JNZ      loop62
+	JNZ      loop64
 	ADDQ     $0x04, DX
 	SUBQ     $0x00000001, BX
-	JNZ      loop61
+	JNZ      loop63
 	VZEROUPPER
 	RET
 
@@ -1548,21 +1719,21 @@ TEXT ·multiplyRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop63:
+loop65:
 	VBROADCASTSS (DX), Z0
 	MOVQ         SI, DI
 
-loop64:
+loop66:
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x40, CX
 	ADDQ    $0x40, AX
 	SUBQ    $0x00000010, DI
-	JNZ     loop64
+	JNZ     loop66
 	ADDQ    $0x04, DX
 	SUBQ    $0x00000001, BX
-	JNZ     loop63
+	JNZ     loop65
 	VZEROUPPER
 	RET
 
@@ -1576,11 +1747,11 @@ TEXT ·divideColumnsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop65:
+loop67:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop66:
+loop68:
 	VMOVUPS  (DX)(DI*4), Z2
 	VMOVUPS  (CX), Z1
 	VCMPPS   $0x04, Z0, Z2, K1
@@ -1590,9 +1761,9 @@ loop66:
 	ADDQ     $0x40, AX
 	ADDQ     $0x10, DI
 	SUBQ     $0x00000010, R8
-	JNZ      loop66
+	JNZ      loop68
 	SUBQ     $0x00000001, BX
-	JNZ      loop65
+	JNZ      loop67
 	VZEROUPPER
 	RET
 
@@ -1606,11 +1777,11 @@ TEXT ·multiplyColumnsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop67:
+loop69:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop68:
+loop70:
 	VMOVUPS (DX)(DI*4), Z1
 	VMOVUPS (CX), Z0
 	VMULPS  Z1, Z0, Z0
@@ -1619,9 +1790,84 @@ loop68:
 	ADDQ    $0x40, AX
 	ADDQ    $0x10, DI
 	SUBQ    $0x00000010, R8
-	JNZ     loop68
+	JNZ     loop70
 	SUBQ    $0x00000001, BX
-	JNZ     loop67
+	JNZ     loop69
+	VZEROUPPER
+	RET
+
+// func fitLevelsAVX512(fit *float32, x *float32, levels *float32, n int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·fitLevelsAVX512(SB), NOSPLIT, $0-32
+	MOVQ         fit+0(FP), AX
+	MOVQ         levels+16(FP), CX
+	VBROADCASTSS (CX), Z0
+	VBROADCASTSS 4(CX), Z1
+	VBROADCASTSS 8(CX), Z2
+	VBROADCASTSS 12(CX), Z3
+	VBROADCASTSS 16(CX), Z4
+	VBROADCASTSS 20(CX), Z5
+	VBROADCASTSS 24(CX), Z6
+	VBROADCASTSS 28(CX), Z7
+	VBROADCASTSS 32(CX), Z8
+	VBROADCASTSS 36(CX), Z9
+	VBROADCASTSS 40(CX), Z10
+	VBROADCASTSS 44(CX), Z11
+	VBROADCASTSS 48(CX), Z12
+	VBROADCASTSS 52(CX), Z13
+	VBROADCASTSS 56(CX), Z14
+	VBROADCASTSS 60(CX), Z15
+	VMOVUPS      (AX), Z16
+	VXORPS       Z17, Z17, Z17
+	VXORPS       Z18, Z18, Z18
+	MOVQ         x+8(FP), DX
+	MOVQ         n+24(FP), BX
+
+loop71:
+	VBROADCASTSS (DX), Z19
+	VMULPS       Z19, Z16, Z20
+	VMOVAPS      Z0, Z21
+	VCMPPS.BCST  $0x0d, 64(CX), Z20, K1
+	VMOVAPS      Z1, K1, Z21
+	VCMPPS.BCST  $0x0d, 68(CX), Z20, K1
+	VMOVAPS      Z2, K1, Z21
+	VCMPPS.BCST  $0x0d, 72(CX), Z20, K1
+	VMOVAPS      Z3, K1, Z21
+	VCMPPS.BCST  $0x0d, 76(CX), Z20, K1
+	VMOVAPS      Z4, K1, Z21
+	VCMPPS.BCST  $0x0d, 80(CX), Z20, K1
+	VMOVAPS      Z5, K1, Z21
+	VCMPPS.BCST  $0x0d, 84(CX), Z20, K1
+	VMOVAPS      Z6, K1, Z21
+	VCMPPS.BCST  $0x0d, 88(CX), Z20, K1
+	VMOVAPS      Z7, K1, Z21
+	VCMPPS.BCST  $0x0d, 92(CX), Z20, K1
+	VMOVAPS      Z8, K1, Z21
+	VCMPPS.BCST  $0x0d, 96(CX), Z20, K1
+	VMOVAPS      Z9, K1, Z21
+	VCMPPS.BCST  $0x0d, 100(CX), Z20, K1
+	VMOVAPS      Z10, K1, Z21
+	VCMPPS.BCST  $0x0d, 104(CX), Z20, K1
+	VMOVAPS      Z11, K1, Z21
+	VCMPPS.BCST  $0x0d, 108(CX), Z20, K1
+	VMOVAPS      Z12, K1, Z21
+	VCMPPS.BCST  $0x0d, 112(CX), Z20, K1
+	VMOVAPS      Z13, K1, Z21
+	VCMPPS.BCST  $0x0d, 116(CX), Z20, K1
+	VMOVAPS      Z14, K1, Z21
+	VCMPPS.BCST  $0x0d, 120(CX), Z20, K1
+	VMOVAPS      Z15, K1, Z21
+	VMULPS       Z19, Z19, Z20
+	VMULPS       Z21, Z20, Z20
+	VMULPS       Z19, Z20, Z19
+	VADDPS       Z19, Z17, Z17
+	VMULPS       Z21, Z20, Z19
+	VADDPS       Z19, Z18, Z18
+	ADDQ         $0x04, DX
+	SUBQ         $0x00000001, BX
+	JNZ          loop71
+	VMOVUPS      Z17, 64(AX)
+	VMOVUPS      Z18, 128(AX)
 	VZEROUPPER
 	RET
 
@@ -1632,13 +1878,13 @@ TEXT ·toF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop69:
+loop72:
 	VMOVUPS   (AX), Z0
 	VCVTPS2PH $0x00, Z0, (CX)
 	ADDQ      $0x40, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop69
+	JNZ       loop72
 	VZEROUPPER
 	RET
 
@@ -1664,7 +1910,7 @@ TEXT ·toBF16AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X4
 	VPBROADCASTD X4, Z4
 
-loop70:
+loop73:
 	VMOVUPS   (AX), Z5
 	VANDPS    Z5, Z0, Z6
 	VPCMPGTD  Z1, Z6, K1
@@ -1679,7 +1925,7 @@ loop70:
 	ADDQ      $0x40, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop70
+	JNZ       loop73
 	VZEROUPPER
 	RET
 
@@ -1720,7 +1966,7 @@ TEXT ·toE4M3AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Z9
 
-loop71:
+loop74:
 	VMOVUPS   (AX), Z10
 	VPSRLD    $0x18, Z10, Z12
 	VANDPS    Z12, Z8, Z12
@@ -1742,7 +1988,7 @@ loop71:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop71
+	JNZ       loop74
 	VZEROUPPER
 	RET
 
@@ -1783,7 +2029,7 @@ TEXT ·toE5M2AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Z9
 
-loop72:
+loop75:
 	VMOVUPS   (AX), Z10
 	VPSRLD    $0x18, Z10, Z12
 	VANDPS    Z12, Z8, Z12
@@ -1805,7 +2051,7 @@ loop72:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop72
+	JNZ       loop75
 	VZEROUPPER
 	RET
 
@@ -1816,13 +2062,13 @@ TEXT ·fromF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop73:
+loop76:
 	VCVTPH2PS (AX), Z0
 	VMOVUPS   Z0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop73
+	JNZ       loop76
 	VZEROUPPER
 	RET
 
@@ -1833,14 +2079,14 @@ TEXT ·fromBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop74:
+loop77:
 	VPMOVZXWD (AX), Z0
 	VPSLLD    $0x10, Z0, Z0
 	VMOVUPS   Z0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop74
+	JNZ       loop77
 	VZEROUPPER
 	RET
 
@@ -1863,7 +2109,7 @@ TEXT ·fromE4M3AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X3
 	VPBROADCASTD X3, Z3
 
-loop75:
+loop78:
 	VPMOVZXBW (AX), Y4
 	VPSLLW    $0x08, Y4, Y5
 	VPAND     Y5, Y0, Y5
@@ -1879,7 +2125,7 @@ loop75:
 	ADDQ      $0x10, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop75
+	JNZ       loop78
 	VZEROUPPER
 	RET
 
@@ -1890,7 +2136,7 @@ TEXT ·fromE5M2AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop76:
+loop79:
 	VPMOVZXBW (AX), Y0
 	VPSLLW    $0x08, Y0, Y0
 	VCVTPH2PS Y0, Z0
@@ -1898,7 +2144,7 @@ loop76:
 	ADDQ      $0x10, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop76
+	JNZ       loop79
 	VZEROUPPER
 	RET
 
@@ -1918,7 +2164,7 @@ TEXT ·packAVX2(SB), NOSPLIT, $0-32
 	VPCMPEQD     Y3, Y3, Y3
 	VPSRLQ       $0x20, Y3, Y3
 
-loop77:
+loop80:
 	VMOVDQU      (CX), Y5
 	VPMADDUBSW   Y1, Y5, Y5
 	VPMADDWD     Y2, Y5, Y5
@@ -1934,7 +2180,7 @@ loop77:
 	ADDQ         BX, AX
 	ADDQ         $0x20, CX
 	SUBQ         $0x00000020, DX
-	JNZ          loop77
+	JNZ          loop80
 	VZEROUPPER
 	RET
 
@@ -1951,7 +2197,7 @@ TEXT ·unpackAVX2(SB), NOSPLIT, $0-32
 	MOVQ           72(BX), BX
 	SHRQ           $0x01, BX
 
-loop78:
+loop81:
 	VBROADCASTI128 (CX), Y3
 	VPSHUFB        Y0, Y3, Y3
 	VPMULLW        Y1, Y3, Y3
@@ -1967,7 +2213,7 @@ loop78:
 	VMOVDQU        Y3, (AX)
 	ADDQ           $0x20, AX
 	SUBQ           $0x00000020, DX
-	JNZ            loop78
+	JNZ            loop81
 	VZEROUPPER
 	RET
 
@@ -1988,7 +2234,7 @@ TEXT ·packAVX512(SB), NOSPLIT, $0-32
 	MOVL         $0xffffffff, SI
 	VPBROADCASTQ SI, Z3
 
-loop79:
+loop82:
 	VMOVDQU64  (CX), Z5
 	VPMADDUBSW Z1, Z5, Z5
 	VPMADDWD   Z2, Z5, Z5
@@ -2001,7 +2247,7 @@ loop79:
 	ADDQ       $0x40, CX
 	ADDQ       BX, AX
 	SUBQ       $0x00000040, DX
-	JNZ        loop79
+	JNZ        loop82
 	VZEROUPPER
 	RET
 
@@ -2019,7 +2265,7 @@ TEXT ·unpackAVX512(SB), NOSPLIT, $0-32
 	MOVQ         72(BX), BX
 	SHLQ         $0x01, BX
 
-loop80:
+loop83:
 	VMOVDQU8.Z     (CX), K1, Z3
 	VPERMB         Z3, Z0, Z3
 	VPMULTISHIFTQB Z3, Z1, Z3
@@ -2028,6 +2274,6 @@ loop80:
 	ADDQ           $0x40, AX
 	ADDQ           BX, CX
 	SUBQ           $0x00000040, DX
-	JNZ            loop80
+	JNZ            loop83
 	VZEROUPPER
 	RET

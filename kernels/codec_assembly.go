@@ -17,6 +17,7 @@ type codecAsm struct {
 	truncateRuns  func(fields *uint8, x, factor *float32, half float32, top uint32, runs, run int)
 	roundAwayRuns func(fields *uint8, x, factor *float32, runs, run int)
 	e2m1Runs      func(fields *uint8, x *float32, middles *int32, runs, run int)
+	fitLevels     func(fit, x, levels *float32, n int)
 
 	divideRuns, divideColumns     func(dst, x, scale *float32, n, run int)
 	multiplyRuns, multiplyColumns func(dst, x, scale *float32, n, run int)
@@ -56,6 +57,13 @@ func (asm codecAsm) over(weaker codecKernels) codecKernels {
 			return
 		}
 		asm.minMaxColumns(&lo[0], &hi[0], &x[0], len(x)/len(lo), len(lo))
+	}
+	if asm.fitLevels != nil {
+		k.fitLevels = func(fit *LevelFit, x []float32, levels *Levels) {
+			if len(x) > 0 {
+				asm.fitLevels(&fit.Factors[0], &x[0], &levels.Values[0], len(x))
+			}
+		}
 	}
 	k.encodeRuns = func(fields []uint8, x []float32, run int, a Affine) {
 		if !whole(len(x), run) {

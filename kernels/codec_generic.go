@@ -26,6 +26,7 @@ var genericCodec = codecKernels{
 	multiplyColumns: multiplyColumnsGeneric,
 	toF16:           toF16Generic,
 	toBF16:          toBF16Generic,
+	fitLevels:       fitLevelsGeneric,
 	toE4M3:          toE4M3Generic,
 	toE5M2:          toE5M2Generic,
 	fromF16:         fromF16Generic,
@@ -352,5 +353,23 @@ func fromE4M3(b byte) float32 {
 func fromE5M2Generic(dst []float32, src []byte) {
 	for i, b := range src {
 		dst[i] = fromF16(uint16(b) << 8)
+	}
+}
+
+func fitLevelsGeneric(fit *LevelFit, x []float32, levels *Levels) {
+	fit.QX, fit.QQ = [16]float32{}, [16]float32{}
+	for _, v := range x {
+		w := float32(v * v)
+		for i, f := range fit.Factors {
+			q, y := levels.Values[0], float32(f*v)
+			for j, m := range levels.Middles {
+				if y >= m {
+					q = levels.Values[j+1]
+				}
+			}
+			wq := float32(w * q)
+			fit.QX[i] += float32(wq * v)
+			fit.QQ[i] += float32(wq * q)
+		}
 	}
 }

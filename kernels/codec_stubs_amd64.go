@@ -79,6 +79,11 @@ func divideColumnsAVX2(dst *float32, x *float32, scale *float32, rows int, colum
 //go:noescape
 func multiplyColumnsAVX2(dst *float32, x *float32, scale *float32, rows int, columns int)
 
+// fitLevelsAVX2 is FitLevels; n is not 0.
+//
+//go:noescape
+func fitLevelsAVX2(fit *float32, x *float32, levels *float32, n int)
+
 // toF16AVX2 writes n values; n is a multiple of 8, not 0.
 //
 //go:noescape
@@ -193,6 +198,11 @@ func divideColumnsAVX512(dst *float32, x *float32, scale *float32, rows int, col
 //
 //go:noescape
 func multiplyColumnsAVX512(dst *float32, x *float32, scale *float32, rows int, columns int)
+
+// fitLevelsAVX512 is FitLevels; n is not 0.
+//
+//go:noescape
+func fitLevelsAVX512(fit *float32, x *float32, levels *float32, n int)
 
 // toF16AVX512 writes n values; n is a multiple of 16, not 0.
 //

@@ -465,3 +465,49 @@ func TestRoundAway(t *testing.T) {
 		}
 	})
 }
+
+func TestFitLevels(t *testing.T) {
+	levels := Levels{Values: [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}}
+	for i := range levels.Middles {
+		levels.Middles[i] = (levels.Values[i] + levels.Values[i+1]) / 2
+	}
+	eachBackend(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(2, 9))
+		for _, n := range []int{1, 2, 31, 32, 64} {
+			for _, head := range []bool{true, false} {
+				x := guardedFloats(t, n, head)
+				var fit, want LevelFit
+				for i := range x {
+					x[i] = float32(r.NormFloat64())
+				}
+				for i := range fit.Factors {
+					fit.Factors[i] = float32(40 * r.NormFloat64())
+				}
+				fit.Factors[3] = levels.Middles[5] / x[0] // often exactly a midpoint
+				want = fit
+				FitLevels(&fit, x, &levels)
+				fitLevelsGeneric(&want, x, &levels)
+				if fit != want {
+					t.Fatalf("n = %d: %v, generic has %v", n, fit, want)
+				}
+				for i, f := range fit.Factors {
+					var qx, qq float64
+					for _, v := range x {
+						best := levels.Values[0]
+						for _, level := range levels.Values {
+							if math.Abs(float64(float32(f*v)-level)) <= math.Abs(float64(float32(f*v)-best)) {
+								best = level
+							}
+						}
+						w := float64(v) * float64(v) * float64(best)
+						qx += w * float64(v)
+						qq += w * float64(best)
+					}
+					if math.Abs(float64(fit.QX[i])-qx) > 1e-4*math.Abs(qx)+1e-3 || math.Abs(float64(fit.QQ[i])-qq) > 1e-5*qq {
+						t.Fatalf("n = %d: sums %g and %g, want %g and %g", n, fit.QX[i], fit.QQ[i], qx, qq)
+					}
+				}
+			}
+		}
+	})
+}

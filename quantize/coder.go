@@ -135,6 +135,7 @@ type Coder struct {
 	affine kernels.Affine
 	wave   []float64 // one block of a Hadamard transform
 	sums   []float64 // one sum a channel
+	fit    kernels.LevelFit
 
 	out      []bool // of the coded values: the outliers
 	taken    []outlier

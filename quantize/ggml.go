@@ -197,6 +197,15 @@ func decodeQ5_1(dst []float32, src []byte, _ float32) {
 // iq4nl are the values of iq4_nl's codes.
 var iq4nl = [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
+// iq4nlLevels are the same with the midpoints between them, which are exact.
+var iq4nlLevels = func() kernels.Levels {
+	l := kernels.Levels{Values: iq4nl}
+	for i := range l.Middles {
+		l.Middles[i] = (iq4nl[i] + iq4nl[i+1]) / 2
+	}
+	return l
+}()
+
 // iq4nlCodes is the code of each half step from −128 on: the midpoints between
 // levels are whole or half numbers, so that none lies inside one.
 var iq4nlCodes = func() (codes [512]uint8) {
@@ -221,39 +230,44 @@ func nearestIQ4NL(v float32) uint8 {
 	return 15
 }
 
-// fitIQ4NL rounds x·id to codes and returns the sums of the scale that fits them
-// best by least squares weighted with x².
-func fitIQ4NL(x []float32, id float32) (qx, qq float32) {
-	for _, v := range x {
-		q, w := iq4nl[nearestIQ4NL(float32(id*v))], float32(v*v)
-		qx += float32(float32(w*q) * v)
-		qq += float32(float32(w*q) * q)
-	}
-	return qx, qq
-}
-
 // encodeIQ4NL is the encoder of ggml's files: of scales around the one that maps
 // the extreme to an end of the codes it takes the best fit, then rounds once more.
-func encodeIQ4NL(dst []byte, x []float32, _ float32) bool {
+func encodeIQ4NL(c *Coder, dst []byte, x []float32) int {
 	clear(dst)
-	var d float32
-	if signed := extreme(x); max(signed, -signed) >= 1e-15 {
-		qx, qq := fitIQ4NL(x, 1/(-signed/iq4nl[0]))
-		d = qx / qq
-		best := float32(d * qx)
-		for try := -7; try <= 7; try++ {
-			qx, qq := fitIQ4NL(x, (float32(try)+iq4nl[0])/signed)
-			if qq > 0 && float32(qx*qx) > float32(best*qq) {
-				d = qx / qq
-				best = float32(d * qx)
-			}
+	for n := range len(x) / 32 {
+		x, dst := x[32*n:][:32], dst[18*n:][:18]
+		var d float32
+		if signed := extreme(x); max(signed, -signed) >= 1e-15 {
+			d = c.fitIQ4NL(x, signed)
+		}
+		if !putF16(dst, d) {
+			return n
+		}
+		id := reciprocal(d)
+		for j, v := range x {
+			dst[2+j%16] |= nearestIQ4NL(float32(id*v)) << (j / 16 * 4)
 		}
 	}
-	id := reciprocal(d)
-	for j, v := range x {
-		dst[2+j%16] |= nearestIQ4NL(float32(id*v)) << (j / 16 * 4)
+	return -1
+}
+
+// fitIQ4NL returns the scale of a block whose extreme is signed.
+func (c *Coder) fitIQ4NL(x []float32, signed float32) float32 {
+	fit := &c.fit
+	fit.Factors[0] = 1 / (-signed / iq4nl[0])
+	for i := 1; i < 16; i++ {
+		fit.Factors[i] = (float32(i-8) + iq4nl[0]) / signed
 	}
-	return putF16(dst, d)
+	kernels.FitLevels(fit, x, &iq4nlLevels)
+	d := fit.QX[0] / fit.QQ[0]
+	best := float32(d * fit.QX[0])
+	for i := 1; i < 16; i++ {
+		if qx, qq := fit.QX[i], fit.QQ[i]; qq > 0 && float32(qx*qx) > float32(best*qq) {
+			d = qx / qq
+			best = float32(d * qx)
+		}
+	}
+	return d
 }
 
 func decodeIQ4NL(dst []float32, src []byte, _ float32) {

@@ -79,7 +79,7 @@ var formats = []*Format{
 	{Name: "q4_0", Class: Block, Bits: 4, Doc: "ggml, 32 channels: f16 scale, extreme at −8",
 		block: &block{elements: 32, metadata: 2, page: encodeQ4_0, decode: decodeQ4_0}},
 	{Name: "iq4_nl", Class: Block, Bits: 4, Doc: "ggml, 32 channels: f16 scale, uneven codes",
-		block: &block{elements: 32, metadata: 2, encode: encodeIQ4NL, decode: decodeIQ4NL}},
+		block: &block{elements: 32, metadata: 2, page: encodeIQ4NL, decode: decodeIQ4NL}},
 	{Name: "mxfp4", Class: Block, Bits: 4, Doc: "OCP, ggml: e2m1, per 32 2^(⌊log2 max⌋−2)",
 		block: &block{elements: 32, metadata: 1, page: encodeMXFP4(floorExponent, tiesDown), decode: decodeMXFP4}},
 	{Name: "mxfp4-ceil", Class: Block, Bits: 4, Doc: "mxfp4 with 2^⌈log2(max/6)⌉: clips nothing",

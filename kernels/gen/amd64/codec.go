@@ -28,6 +28,7 @@ func codec() {
 		w.scaleRuns("multiplyRuns", "x·scale", multiply)
 		w.scaleColumns("divideColumns", "x / scale", w.divide)
 		w.scaleColumns("multiplyColumns", "x·scale", multiply)
+		w.fitLevels()
 		w.convert("toF16", true, 2, w.toF16)
 		w.convert("toBF16", true, 2, w.toBF16)
 		w.convert("toE4M3", true, 1, func() conversion { return w.toF8(7, 3, 448) })
@@ -909,5 +910,63 @@ func unpackAVX2() {
 		VMOVDQU(words[0], Mem{Base: fields})
 		ADDQ(Imm(32), fields)
 	})
+	done()
+}
+
+// fitLevels has the factors as lanes, so that each one's sums run over x in order.
+// levels are 16 values and the 15 midpoints between them; fit is 16 factors and
+// the two sums of each.
+func (w width) fitLevels() {
+	w.text("fitLevels", "func(fit, x, levels *float32, n int)", "is FitLevels; n is not 0.")
+	const notLess = 13 // GE_OS
+	fit, levels := gp("fit"), gp("levels")
+	value := func(i int) reg.VecVirtual {
+		v := w.vec()
+		VBROADCASTSS(Mem{Base: levels, Disp: 4 * i}, v)
+		return v
+	}
+	held := []reg.VecVirtual{value(0)} // all values where there are 32 registers
+	if w.lanes == 16 {
+		for i := range 15 {
+			held = append(held, value(i+1))
+		}
+	}
+	for part := range 16 / w.lanes {
+		at := part * w.bytes()
+		factors, qx, qq := w.vec(), w.vec(), w.vec()
+		VMOVUPS(Mem{Base: fit, Disp: at}, factors)
+		VXORPS(qx, qx, qx)
+		VXORPS(qq, qq, qq)
+		x, n := gp("x"), gp("n")
+		loop(n, 1, func() {
+			v, y, q := w.vec(), w.vec(), w.vec()
+			VBROADCASTSS(Mem{Base: x}, v)
+			VMULPS(v, factors, y)
+			VMOVAPS(held[0], q)
+			for i := range 15 {
+				middle := Mem{Base: levels, Disp: 4 * (16 + i)}
+				if w.lanes == 16 {
+					k := K()
+					VCMPPS_BCST(Imm(notLess), middle, y, k)
+					VMOVAPS(held[i+1], k, q)
+					continue
+				}
+				mask := w.vec()
+				VBROADCASTSS(middle, mask)
+				VCMPPS(Imm(notLess), mask, y, mask)
+				VBLENDVPS(mask, value(i+1), q, q)
+			}
+			weight, product := w.vec(), w.vec()
+			VMULPS(v, v, weight)
+			VMULPS(q, weight, weight)
+			VMULPS(v, weight, product)
+			VADDPS(product, qx, qx)
+			VMULPS(q, weight, product)
+			VADDPS(product, qq, qq)
+			ADDQ(Imm(4), x)
+		})
+		VMOVUPS(qx, Mem{Base: fit, Disp: 64 + at})
+		VMOVUPS(qq, Mem{Base: fit, Disp: 128 + at})
+	}
 	done()
 }
