@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvq/kernels"
 	"kvq/quantize"
 )
 
@@ -167,5 +168,42 @@ func TestEncodeShapes(t *testing.T) {
 	}
 	if code, _, _ := run("encode", filepath.Join(dir, "none.npy"), "--scheme", "f16", "-o", dir); code != exitFailure {
 		t.Errorf("a missing file: %d", code)
+	}
+}
+
+// TestGoldenVectors: what was shipped for other implementations is what kvq
+// writes, on every instruction set. The files are kvq's own output.
+func TestGoldenVectors(t *testing.T) {
+	dir := filepath.Join("..", "quantize", "testdata", "golden")
+	files, err := filepath.Glob(filepath.Join(dir, "*.bytes.npy"))
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d vectors: %v", len(files), err)
+	}
+	readme, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, schemes, _ := strings.Cut(string(readme), "--scheme '")
+	schemes, _, ok := strings.Cut(schemes, "'")
+	if !ok {
+		t.Fatal("the README names no schemes")
+	}
+	for _, isa := range kernels.Available() {
+		out := t.TempDir()
+		if code, _, stderr := run("encode", filepath.Join(dir, "x.npy"), "--isa", string(isa), "--scheme", schemes, "-o", out); code != exitOK {
+			t.Fatal(stderr)
+		}
+		for _, file := range files {
+			for _, name := range []string{filepath.Base(file), strings.Replace(filepath.Base(file), ".bytes.", ".dequant.", 1)} {
+				want, err := os.ReadFile(filepath.Join(dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := os.ReadFile(filepath.Join(out, name))
+				if err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s on %s differs: %v", name, isa, err)
+				}
+			}
+		}
 	}
 }
