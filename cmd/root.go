@@ -100,6 +100,7 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is "no".`,
 		newBench(s),
 		newCPU(s),
 		newInspect(s),
+		newConvert(s),
 		newSynth(s),
 		newVersion(s),
 	)

@@ -278,14 +278,22 @@ func (s layerSet) unused() string {
 	return ""
 }
 
+// checkLayer refuses a layer of which too little is known to use it.
+func checkLayer(l *dumps.Layer) error {
+	switch {
+	case slices.Contains(l.Facts.Assumed, "kv_heads"):
+		return withHint(usagef("%s: how many KV heads the rows of %d values hold is not stored in it", l.Path, l.HeadDimK), "--kv-heads N, or --gguf MODEL")
+	case l.Tensor(dumps.V) == nil:
+		return withHint(usagef("%s: layer %d has no values: they live in the keys (MLA), and how many channels are theirs is not stored", l.Path, l.Number), "--gguf MODEL")
+	}
+	return nil
+}
+
 // newLayer presents a dumped layer to eval.
 func newLayer(l *dumps.Layer, warn func(format string, args ...any)) (*eval.Layer, error) {
 	f := l.Facts
-	switch {
-	case slices.Contains(f.Assumed, "kv_heads"):
-		return nil, withHint(usagef("%s: how many KV heads the rows of %d values hold is not stored in it", l.Path, l.HeadDimK), "--kv-heads N, or --gguf MODEL")
-	case l.Tensor(dumps.V) == nil:
-		return nil, withHint(usagef("%s: layer %d has no values: they live in the keys (MLA), and how many channels are theirs is not stored", l.Path, l.Number), "--gguf MODEL")
+	if err := checkLayer(l); err != nil {
+		return nil, err
 	}
 	e := &eval.Layer{
 		Dump: l.Name, Path: l.Path, Number: l.Number, DType: string(l.DType),

@@ -625,6 +625,11 @@ func (a *stateAssembler) layer(l *Layer, index, i int, s *stateStream, first int
 	*facts.RoPEApplied = true
 	facts.Defaults.FirstPosition = &first
 	k := s.k[i]
+	for p, all := range [][]stateTensor{s.k, s.v} {
+		if len(all) > 0 && all[i].dtype.quantized() {
+			facts.Source += fmt.Sprintf(", %s stored as %s and so no reference", Part(p), all[i].dtype)
+		}
+	}
 	l.KVHeads = max(a.op.o.KVHeads, 1)
 	l.kvHeadsAssumed = a.op.o.KVHeads == 0
 	wideV := 0
