@@ -48,10 +48,10 @@ func newBench(s Streams) *cobra.Command {
 	var o benchOptions
 	c := &cobra.Command{
 		Use:   "bench",
-		Short: "measure decode attention over quantized caches against the read bandwidth",
-		Long: `bench runs the attention of one new token over a cache of one layer, stored under
-each scheme, and sets its speed beside a pass that only reads the same memory.
-Both alternate in one process; figures are medians.
+		Short: "measure decode attention against the read bandwidth",
+		Long: `bench runs the attention of one new token over a cache of one layer, stored
+under each scheme, and sets its speed beside a pass that only reads the same
+memory. Both alternate in one process; figures are medians.
 
 roofline is the share of that read bandwidth. cap is the share of what can be
 had: the lower of the read bandwidth and of what the kernel itself reaches on a

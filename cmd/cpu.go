@@ -62,21 +62,19 @@ func cpuReport(c kernels.CPU) report {
 			facts.add(text(name), text(value))
 		}
 	}
-	u, _ := parseUnits("iec")
-	size := func(n int64) string {
-		if n == 0 {
-			return ""
+	size := func(name string, n int64) {
+		if n > 0 {
+			facts.add(text(name), unitsIEC.size(n))
 		}
-		return u.format(n)
 	}
 	fact("CPU", c.Name)
-	fact("CPUs", grouped(int64(c.Cores)))
-	fact("L1 data cache", size(c.L1Data))
-	fact("L2 cache", size(c.L2))
-	fact("L3 cache", size(c.L3))
-	fact("page", size(c.PageSize))
+	facts.add(text("CPUs"), count(int64(c.Cores)))
+	size("L1 data cache", c.L1Data)
+	size("L2 cache", c.L2)
+	size("L3 cache", c.L3)
+	size("page", c.PageSize)
 	fact("huge pages", c.HugePages)
-	fact("available memory", size(c.Available))
+	size("available memory", c.Available)
 	kern := &table{columns: []column{{header: "kernels", name: "isa"}, {header: "runs here", name: "available"}, {header: "lacking", name: "missing"}}}
 	for _, isa := range kernels.Built() {
 		b := backendJSON{ISA: string(isa), Available: slices.Contains(kernels.Available(), isa), Needs: kernels.Needs(isa)}

@@ -28,9 +28,10 @@ func newEncode(s Streams) *cobra.Command {
 	var o encodeOptions
 	c := &cobra.Command{
 		Use:   "encode FILE --scheme NAME -o DIR",
-		Short: "write an array's encoded bytes and decoded values, for other implementations to check",
-		Long: `encode stores an npy array of any shape [.., tokens, d] under a scheme, all
-leading axes taken as heads of one tensor, and writes into DIR
+		Short: "write an array's encoded bytes and decoded values",
+		Long: `encode gives other implementations something to check against. It stores an npy
+array of any shape [.., tokens, d] under a scheme, all leading axes taken as
+heads of one tensor, and writes into DIR
 
   NAME.bytes.npy     the encoded bytes, uint8: head after head, each laid out
                      as kvq schemes NAME says

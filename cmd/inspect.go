@@ -16,11 +16,11 @@ func newInspect(s Streams) *cobra.Command {
 	var o sourceOptions
 	c := &cobra.Command{
 		Use:   "inspect FILE...",
-		Short: "show what dumps hold: layers, tensors, shapes, types and attention facts",
+		Short: "show what dumps hold: layers, tensors, attention facts",
 		Long: `inspect lists the layers of dump files (npy, npz, safetensors, PyTorch files,
-MLX prompt caches, llama.cpp states), of directories of them or patterns. It reads headers and facts only, unless --allow-nonfinite
-asks which tokens to leave out. Facts that the dump does not state are marked
-as assumed.`,
+MLX prompt caches, llama.cpp states), of directories of them or patterns. It
+reads headers and facts only, unless --allow-nonfinite asks which tokens to
+leave out. Facts that the dump does not state are marked as assumed.`,
 		Example: `  kvq inspect layer12.npy
   kvq inspect dumps/ --format json
   kvq inspect cache.safetensors --name-k 'key_cache.{layer}' --name-v 'value_cache.{layer}'`,

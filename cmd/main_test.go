@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"kvq/formula"
 )
 
 func TestMain(m *testing.M) {
@@ -103,7 +105,6 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestImports holds the direction of the packages: no edge that is not listed.
 // TestFlagValues: a flag's value that cannot be read gets one line in kvq's own
 // words, and an empty one is never taken for a flag that was not given.
 func TestFlagValues(t *testing.T) {
@@ -136,6 +137,32 @@ func TestFlagValues(t *testing.T) {
 	}
 }
 
+// TestHelpFits: help keeps to the width of a terminal, save for commands to copy.
+func TestHelpFits(t *testing.T) {
+	helps := [][]string{{"--help"}, {"capture", "hf", "--help"}}
+	for _, c := range newRoot(System()).Commands() {
+		if c.Name() != "completion" {
+			helps = append(helps, []string{c.Name(), "--help"})
+		}
+	}
+	for _, e := range formula.Engines() {
+		helps = append(helps, []string{"plan", "--engine", e.Name, "--help"})
+	}
+	for _, args := range helps {
+		code, stdout, stderr := run(args...)
+		if code != exitOK || stdout == "" {
+			t.Errorf("kvq %q: exit code %d, %s", args, code, stderr)
+		}
+		for line := range strings.Lines(stdout) {
+			copied := strings.HasPrefix(line, "  kvq ") || strings.HasPrefix(line, "  python ") || len(strings.Fields(line)) == 1
+			if !copied && len([]rune(strings.TrimSuffix(line, "\n"))) > textWidth {
+				t.Errorf("kvq %q: %q", args, line)
+			}
+		}
+	}
+}
+
+// TestImports holds the direction of the packages: no edge that is not listed.
 func TestImports(t *testing.T) {
 	allowed := map[string][]string{
 		"kvq":          {"kvq/cmd"},

@@ -161,13 +161,15 @@ func planHelp(general func(*cobra.Command, []string)) func(*cobra.Command, []str
 			return
 		}
 		w := c.OutOrStdout()
-		fmt.Fprintf(w, "\nEngine %s: %s\n", e.Name, e.Title)
+		fmt.Fprintf(w, "\n%s\n", strings.Join(wrap("Engine "+e.Name+": "+e.Title, textWidth), "\n"))
 		for _, o := range e.Options {
 			doc := o.Doc
 			if o.Default != "" {
 				doc += " (default " + o.Default + ")"
 			}
-			fmt.Fprintf(w, "  %-24s %s\n", o.Name, doc)
+			const column = 27
+			lines := wrap(doc, textWidth-column)
+			fmt.Fprintf(w, "  %-*s%s\n", column-2, o.Name, strings.Join(lines, "\n"+strings.Repeat(" ", column)))
 		}
 	}
 }
