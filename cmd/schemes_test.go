@@ -188,6 +188,8 @@ func TestGoldenVectors(t *testing.T) {
 	if !ok {
 		t.Fatal("the README names no schemes")
 	}
+	before := kernels.Active()
+	defer kernels.Use(before)
 	for _, isa := range kernels.Available() {
 		out := t.TempDir()
 		if code, _, stderr := run("encode", filepath.Join(dir, "x.npy"), "--isa", string(isa), "--scheme", schemes, "-o", out); code != exitOK {
