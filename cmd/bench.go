@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,11 +31,15 @@ type benchOptions struct {
 	headDimV   int
 	window     int64
 	levels     []string
+	kernels    []string
+	model      string
 	budget     time.Duration
 	wide       bool
 
 	tokens int
 	named  bool // schemes were named, not taken from the default set
+	shaped bool // heads and widths were given
+	about  *formula.Model
 }
 
 // benchSchemes is the set of kvq bench without --scheme: f16, and the pairs that
@@ -44,9 +50,14 @@ var benchSchemes = []string{
 	"int4-asym-channel/32:int4-asym-token/32", "e4m3-raw",
 }
 
+// benchKernels are the rows of kvq bench: fused decode attention; the same done by
+// writing the cache out as f16 first; and storing and restoring values.
+var benchKernels = []string{"decode", "dequantize-then-f16", "encode", "dequantize"}
+
 func newBench(s Streams) *cobra.Command {
 	var o benchOptions
-	c := &cobra.Command{
+	var c *cobra.Command
+	c = &cobra.Command{
 		Use:   "bench",
 		Short: "measure decode attention against the read bandwidth",
 		Long: `bench runs the attention of one new token over a cache of one layer, stored
@@ -65,6 +76,7 @@ cache that stays in the second-level cache, times the threads.`,
 				return err
 			}
 			o.named = c.Flags().Changed("scheme")
+			o.shaped = c.Flags().Changed("kv-heads") || c.Flags().Changed("head-dim") || c.Flags().Changed("heads")
 			return runBench(c.Context(), o, out)
 		},
 	}
@@ -83,6 +95,8 @@ cache that stays in the second-level cache, times the threads.`,
 	f.IntVar(&o.headDimV, "head-dim-v", 0, "channels of a value (default: as a key)")
 	f.Var((*tokensFlag)(&o.window), "window", "attend to the last `TOKENS` only")
 	f.StringSliceVar(&o.levels, "level", []string{"dram"}, "what the cache streams from: l2, l3, dram, a list")
+	f.StringSliceVar(&o.kernels, "kernel", []string{"decode"}, "what to measure: "+strings.Join(benchKernels, ", ")+", a list")
+	f.StringVar(&o.model, "model", "", "take heads and widths from this `MODEL`, and estimate the time of its whole cache")
 	f.DurationVar(&o.budget, "time", 300*time.Millisecond, "time for each figure")
 	f.BoolVar(&o.wide, "wide", false, "show quartiles and sizes too")
 	return c
@@ -97,6 +111,9 @@ func (o *benchOptions) check() error {
 		return usagef("--ctx %d: at most %d tokens", tokens, 1<<31)
 	}
 	o.tokens = int(tokens)
+	if err := o.findModel(); err != nil {
+		return err
+	}
 	if o.queryHeads == 0 {
 		o.queryHeads = 4 * o.kvHeads
 	}
@@ -118,6 +135,11 @@ func (o *benchOptions) check() error {
 			return usagef("--threads %d: want 1 to %d", n, maxThreads)
 		}
 	}
+	for _, kernel := range o.kernels {
+		if !slices.Contains(benchKernels, kernel) {
+			return usagef("--kernel %q: not one of %s", kernel, strings.Join(benchKernels, ", "))
+		}
+	}
 	for _, level := range o.levels {
 		if !slices.Contains([]string{"l2", "l3", "dram"}, level) {
 			return usagef("--level %q: not one of l2, l3, dram", level)
@@ -127,12 +149,58 @@ func (o *benchOptions) check() error {
 	return o.cpu.use()
 }
 
+// findModel takes the shape of --model: that of its largest group of layers.
+func (o *benchOptions) findModel() error {
+	if o.model == "" {
+		return nil
+	}
+	if o.shaped {
+		return usagef("--model says the heads and their width: leave --heads, --kv-heads and --head-dim out")
+	}
+	m, _, err := formula.LookupPreset(o.model)
+	if err != nil {
+		return presetError(err)
+	}
+	var largest formula.Group
+	for _, g := range m.Geometry {
+		if g.Extra == "" && g.Count > largest.Count {
+			largest = g
+		}
+	}
+	if largest.Count == 0 || m.QueryHeads%largest.KVHeads != 0 {
+		return usagef("--model %s: no layers with a cache that bench can run", o.model)
+	}
+	o.about = m
+	o.kvHeads, o.queryHeads, o.headDim, o.headDimV = int(largest.KVHeads), int(m.QueryHeads), int(largest.HeadDimK), int(largest.HeadDimV)
+	if o.headDimV == 0 { // a latent: values are its first 512 channels
+		o.headDimV = min(o.headDim, 512)
+	}
+	return nil
+}
+
+// wholeModel estimates the time of one token over the model's whole cache under the
+// scheme of a row, from the rate that the row measured.
+func (o *benchOptions) wholeModel(row *benchRow) error {
+	scheme, err := readScheme(row.Scheme)
+	if err != nil {
+		return err
+	}
+	priced, err := formula.Price(formula.Ideal(), formula.Request{Model: o.about, Context: int64(o.tokens), Sequences: 1, TP: 1, PP: 1, Scheme: scheme}, nil, formula.Budget{})
+	if err != nil {
+		return err
+	}
+	ms := float64(priced.Reservation.Data+priced.Reservation.Metadata) / row.GBps / 1e6
+	row.ModelMs = &ms
+	return nil
+}
+
 // benchJSON is the result of kvq bench.
 type benchJSON struct {
 	Schema   string     `json:"schema"`
 	Version  string     `json:"version"`
 	CPU      benchCPU   `json:"cpu"`
 	Geometry benchShape `json:"geometry"`
+	Model    string     `json:"model,omitempty"`
 	Rows     []benchRow `json:"rows"`
 	Warnings []string   `json:"warnings"`
 }
@@ -155,7 +223,7 @@ type benchShape struct {
 }
 
 type benchRow struct {
-	Kernel          string   `json:"kernel"` // decode
+	Kernel          string   `json:"kernel"` // decode, dequantize-then-f16, encode, dequantize
 	Scheme          string   `json:"scheme"`
 	Path            string   `json:"path"` // fused-avx512, fused-avx2, generic
 	ISA             string   `json:"isa"`
@@ -173,6 +241,7 @@ type benchRow struct {
 	L2GBps          *float64 `json:"l2_gb_s,omitempty"`
 	CapShare        *float64 `json:"cap_share,omitempty"`
 	SpeedupVsF16    *float64 `json:"speedup_vs_f16,omitempty"`
+	ModelMs         *float64 `json:"model_ms_per_token,omitempty"` // estimate for the whole model's cache
 	TokensPerSecond float64  `json:"tokens_per_s"`
 	Samples         int      `json:"samples"`
 	Disturbed       bool     `json:"disturbed,omitempty"`
@@ -210,37 +279,50 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 		Geometry: benchShape{o.kvHeads, o.queryHeads, o.headDim, o.headDimV, int(o.window)},
 		Rows:     []benchRow{}, Warnings: []string{},
 	}
-	bar := out.progress("bench", "figures", int64(len(o.levels)*len(pairs)*len(o.threads)))
+	if o.about != nil {
+		result.Model = o.about.Name
+	}
+	bar := out.progress("bench", "figures", int64(len(o.levels)*len(pairs)*len(o.threads)*len(o.kernels)))
 	defer bar.done()
 	measured := int64(0)
 	for _, level := range o.levels {
 		f16 := map[int]float64{}
 		for i, pair := range pairs {
-			rows, err := b.measure(ctx, pair, kernels.Level(level))
-			if err != nil {
-				if i > 0 && !o.named && errors.Is(err, errNoCache) {
-					continue
+			for _, kernel := range o.kernels {
+				measured += int64(len(o.threads))
+				if i == 0 && kernel != "decode" {
+					continue // the first pair is there to compare with
 				}
-				return fmt.Errorf("bench %s: %w", pair.Name(), err)
+				rows, err := b.measure(ctx, pair, kernels.Level(level), kernel)
+				if err != nil {
+					if i > 0 && !o.named && errors.Is(err, errNoCache) {
+						continue
+					}
+					return fmt.Errorf("bench %s: %w", pair.Name(), err)
+				}
+				for _, row := range rows {
+					if i == 0 {
+						f16[row.Threads] = row.UsPerToken
+						continue
+					}
+					// Levels below memory hold different lengths: nothing to compare.
+					if base := f16[row.Threads]; base > 0 && level == "dram" && (kernel == "decode" || kernel == "dequantize-then-f16") {
+						speedup := base / row.UsPerToken
+						row.SpeedupVsF16 = &speedup
+					}
+					if o.about != nil && kernel == "decode" {
+						if err := o.wholeModel(&row); err != nil {
+							return err
+						}
+					}
+					result.Rows = append(result.Rows, row)
+					if row.Disturbed {
+						warning := fmt.Sprintf("%s of %s, %d threads: other work took the CPU during most samples", row.Kernel, row.Scheme, row.Threads)
+						result.Warnings = append(result.Warnings, warning)
+					}
+				}
+				bar.set(measured)
 			}
-			for _, row := range rows {
-				if i == 0 {
-					f16[row.Threads] = row.UsPerToken * float64(row.Tokens)
-					continue
-				}
-				// Levels below memory hold different lengths: compare by token in the cache.
-				if level == "dram" {
-					speedup := f16[row.Threads] / (row.UsPerToken * float64(row.Tokens))
-					row.SpeedupVsF16 = &speedup
-				}
-				result.Rows = append(result.Rows, row)
-				if row.Disturbed {
-					warning := fmt.Sprintf("%s, %d threads: other work took the CPU during most samples", row.Scheme, row.Threads)
-					result.Warnings = append(result.Warnings, warning)
-				}
-			}
-			measured += int64(len(o.threads))
-			bar.set(measured)
 		}
 	}
 	bar.done()
@@ -296,8 +378,159 @@ func (b *bencher) fill(shape kernels.CacheShape, pair quantize.Pair) (*kernels.C
 	})
 }
 
-// measure runs one pair at one level for every number of threads.
-func (b *bencher) measure(ctx context.Context, pair quantize.Pair, level kernels.Level) ([]benchRow, error) {
+// measure runs one kernel of one pair at one level for every number of threads.
+func (b *bencher) measure(ctx context.Context, pair quantize.Pair, level kernels.Level, kernel string) ([]benchRow, error) {
+	if kernel == "decode" {
+		return b.measureDecode(ctx, pair, level)
+	}
+	var rows []benchRow
+	for _, threads := range b.o.threads {
+		shape, err := b.shapeFor(pair, level, threads)
+		if err != nil {
+			return nil, err
+		}
+		c, err := b.newCodecRun(pair, shape, threads, kernel)
+		if err != nil {
+			return nil, err
+		}
+		m, err := b.meter(threads)
+		if err != nil {
+			c.close()
+			return nil, err
+		}
+		f, err := m.Run(ctx, c.bytes, level, b.o.budget, c.step)
+		c.close()
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, rowOf(f, kernel, pair, shape.Tokens))
+	}
+	return rows, nil
+}
+
+// codecRun stores or restores a layer of values, its heads shared by threads.
+type codecRun struct {
+	bytes   int64 // read by one step: values to encode, stored bytes to decode
+	step    func() error
+	decoder *kernels.Decoder
+	cache   *kernels.Cache
+}
+
+func (c *codecRun) close() {
+	if c.decoder != nil {
+		c.decoder.Close()
+		c.cache.Close()
+	}
+}
+
+// newCodecRun prepares encode, dequantize or dequantize-then-f16. Every head of both
+// sides has values of its own, so that a step streams them.
+func (b *bencher) newCodecRun(pair quantize.Pair, shape kernels.CacheShape, threads int, kernel string) (*codecRun, error) {
+	type unit struct {
+		coder       *quantize.Coder
+		calibration *quantize.Calibration
+		encoded     quantize.Encoded
+		head        quantize.Head
+		half        []byte
+	}
+	var units []*unit
+	c := &codecRun{}
+	for i, s := range []*quantize.Scheme{pair.K, pair.V} {
+		dim := []int{shape.DimK, shape.DimV}[i]
+		var calibration *quantize.Calibration
+		if s.Calibrated() {
+			calibration = new(quantize.Calibration)
+		}
+		for h := range shape.Heads {
+			u := &unit{coder: s.NewCoder(), calibration: calibration, head: quantize.Head{Index: h, Dim: dim, Values: slices.Clone(b.values[i][:shape.Tokens*dim])}}
+			if calibration != nil {
+				if err := u.coder.Observe(calibration, u.head); err != nil {
+					return nil, err
+				}
+			}
+			units = append(units, u)
+		}
+	}
+	for _, u := range units {
+		if err := u.coder.Encode(&u.encoded, u.head, u.calibration); err != nil {
+			return nil, err
+		}
+		if kernel == "encode" {
+			c.bytes += 4 * int64(len(u.head.Values))
+		} else {
+			c.bytes += u.encoded.Size().Total()
+		}
+		u.half = make([]byte, 2*len(u.head.Values))
+	}
+	each := func(work func(u *unit) error) error {
+		failed := make([]error, threads)
+		var wait sync.WaitGroup
+		for t := range threads {
+			wait.Add(1)
+			go func() {
+				defer wait.Done()
+				for i := t; i < len(units); i += threads {
+					if err := work(units[i]); err != nil {
+						failed[t] = err
+						return
+					}
+				}
+			}()
+		}
+		wait.Wait()
+		return errors.Join(failed...)
+	}
+	switch kernel {
+	case "encode":
+		c.step = func() error {
+			return each(func(u *unit) error { return u.coder.Encode(&u.encoded, u.head, u.calibration) })
+		}
+		return c, nil
+	case "dequantize":
+		c.step = func() error {
+			return each(func(u *unit) error { u.coder.Decode(u.head.Values, &u.encoded); return nil })
+		}
+		return c, nil
+	}
+	f16, err := quantize.ParsePair("f16")
+	if err != nil {
+		return nil, err
+	}
+	if c.cache, err = b.fill(shape, f16); err != nil {
+		return nil, err
+	}
+	options := b.options(shape)
+	options.Threads = threads
+	if c.decoder, err = kernels.NewDecoder(c.cache, options); err != nil {
+		c.cache.Close()
+		return nil, err
+	}
+	q, out := make([]float32, options.QueryHeads*shape.DimK), make([]float32, options.QueryHeads*shape.DimV)
+	c.step = func() error {
+		if err := each(func(u *unit) error {
+			u.coder.Decode(u.head.Values, &u.encoded)
+			kernels.ToF16(u.half, u.head.Values)
+			return nil
+		}); err != nil {
+			return err
+		}
+		return c.decoder.Step(c.cache, out, q)
+	}
+	return c, nil
+}
+
+// rowOf is a figure as a row.
+func rowOf(f kernels.Figure, kernel string, pair quantize.Pair, tokens int) benchRow {
+	return benchRow{
+		Kernel: kernel, Scheme: pair.Name(), Path: f.Kernel, ISA: string(kernels.Active()), Threads: f.Threads, Level: string(f.Level),
+		CacheBytes: f.CacheBytes, WorkingSetBytes: f.WorkingSetBytes, Tokens: tokens,
+		UsPerToken: f.Micros, UsLow: f.MicrosLow, UsHigh: f.MicrosHigh, GBps: f.GBs, ReadGBps: f.ReadGBs, Roofline: f.Roofline,
+		TokensPerSecond: 1e6 / f.Micros, Samples: f.Samples, Disturbed: f.Disturbed,
+	}
+}
+
+// measureDecode runs fused attention of one pair at one level.
+func (b *bencher) measureDecode(ctx context.Context, pair quantize.Pair, level kernels.Level) ([]benchRow, error) {
 	resident, err := b.resident(ctx, pair)
 	if err != nil {
 		return nil, err
@@ -322,12 +555,7 @@ func (b *bencher) measure(ctx context.Context, pair quantize.Pair, level kernels
 		if err != nil {
 			return nil, err
 		}
-		row := benchRow{
-			Kernel: "decode", Scheme: pair.Name(), Path: f.Kernel, ISA: string(kernels.Active()), Threads: threads, Level: string(level),
-			CacheBytes: f.CacheBytes, WorkingSetBytes: f.WorkingSetBytes, Tokens: shape.Tokens,
-			UsPerToken: f.Micros, UsLow: f.MicrosLow, UsHigh: f.MicrosHigh, GBps: f.GBs, ReadGBps: f.ReadGBs, Roofline: f.Roofline,
-			TokensPerSecond: 1e6 / f.Micros, Samples: f.Samples, Disturbed: f.Disturbed,
-		}
+		row := rowOf(f, "decode", pair, shape.Tokens)
 		if level == kernels.LevelDRAM {
 			share := f.GBs / min(f.ReadGBs, float64(threads)*resident.GBs)
 			row.L2GBps, row.CapShare = &resident.GBs, &share
@@ -383,14 +611,15 @@ func (b *bencher) shapeFor(pair quantize.Pair, level kernels.Level, threads int)
 func benchReport(b benchJSON, wide bool) report {
 	u, _ := parseUnits("iec")
 	t := &table{
-		title: fmt.Sprintf("decode, one token over one layer: %d tokens, %d KV heads, %d query heads, head_dim %d", rowTokens(b), b.Geometry.KVHeads, b.Geometry.QueryHeads, b.Geometry.HeadDimK),
+		title: fmt.Sprintf("one token over one layer: %d tokens, %d KV heads, %d query heads, head_dim %d", rowTokens(b), b.Geometry.KVHeads, b.Geometry.QueryHeads, b.Geometry.HeadDimK),
 		columns: []column{
-			{header: "scheme", name: "scheme"}, {header: "thr", name: "threads", right: true}, {header: levelHeader(b), name: "level"},
+			{header: "scheme", name: "scheme"}, {header: kernelHeader(b), name: "kernel"}, {header: "thr", name: "threads", right: true}, {header: levelHeader(b), name: "level"},
 			{header: "us", name: "us_per_token", right: true}, {header: wideHeader(wide, "quartiles"), right: true}, {header: wideHeader(wide, "cache"), name: "cache_bytes", right: true},
 			{header: "GB/s", name: "gb_s", right: true}, {header: "read", name: "read_gb_s", right: true},
 			{header: "roof-\nline", name: "roofline", right: true}, {header: "cap", name: "cap_share", right: true, optional: true},
-			{header: "x f16", name: "speedup_vs_f16", right: true, optional: true}, {header: "path", name: "path"},
-			{name: "working_set_bytes"}, {name: "tokens"}, {name: "tokens_per_s"}, {name: "samples"}, {name: "us_per_token_q1"}, {name: "us_per_token_q3"}, {name: "l2_gb_s"}, {name: "kernel"}, {name: "isa"},
+			{header: "x f16", name: "speedup_vs_f16", right: true, optional: true},
+			{header: "model\nms", name: "model_ms_per_token", right: true, optional: true}, {header: "path", name: "path"},
+			{name: "working_set_bytes"}, {name: "tokens"}, {name: "tokens_per_s"}, {name: "samples"}, {name: "us_per_token_q1"}, {name: "us_per_token_q3"}, {name: "l2_gb_s"}, {name: "isa"},
 		},
 		wide: wide,
 	}
@@ -401,10 +630,10 @@ func benchReport(b benchJSON, wide bool) report {
 		return fixed(*x, digits)
 	}
 	for _, r := range b.Rows {
-		t.add(text(r.Scheme), count(int64(r.Threads)), text(r.Level), number(r.UsPerToken, 4),
+		t.add(text(r.Scheme), text(r.Kernel), count(int64(r.Threads)), text(r.Level), number(r.UsPerToken, 4),
 			text(significant(r.UsLow, 4)+"-"+significant(r.UsHigh, 4)), u.size(r.CacheBytes), fixed(r.GBps, 1), fixed(r.ReadGBps, 1), fixed(r.Roofline, 2),
-			optional(r.CapShare, 2), optional(r.SpeedupVsF16, 2), text(r.Path),
-			count(r.WorkingSetBytes), count(int64(r.Tokens)), number(r.TokensPerSecond, 4), count(int64(r.Samples)), number(r.UsLow, 4), number(r.UsHigh, 4), optional(r.L2GBps, 2), text(r.Kernel), text(r.ISA))
+			optional(r.CapShare, 2), optional(r.SpeedupVsF16, 2), optional(r.ModelMs, 2), text(r.Path),
+			count(r.WorkingSetBytes), count(int64(r.Tokens)), number(r.TokensPerSecond, 4), count(int64(r.Samples)), number(r.UsLow, 4), number(r.UsHigh, 4), optional(r.L2GBps, 2), text(r.ISA))
 	}
 	size := func(n int64) string {
 		if n == 0 {
@@ -415,6 +644,9 @@ func benchReport(b benchJSON, wide bool) report {
 	t.notes = append(t.notes,
 		fmt.Sprintf("%s, %s; L2 %s, L3 %s, huge pages %s.", orUnknown(b.CPU.Name), b.CPU.ISA, size(b.CPU.L2Bytes), size(b.CPU.L3Bytes), orUnknown(b.CPU.HugePages)),
 		"us: median of one step. read: 10^9 bytes a second of a pass that only reads the same memory, measured in turn with the step. cap: share of the lower of that and of the kernel's own rate in L2.")
+	if b.Model != "" {
+		t.notes = append(t.notes, "model ms: an estimate of one token over the whole cache of "+b.Model+", its bytes over the GB/s of the row.")
+	}
 	return report{tables: []*table{t}, json: b}
 }
 
@@ -432,6 +664,16 @@ func rowTokens(b benchJSON) int {
 		n = max(n, r.Tokens)
 	}
 	return n
+}
+
+// kernelHeader hides the kernel where all rows are decode attention.
+func kernelHeader(b benchJSON) string {
+	for _, r := range b.Rows {
+		if r.Kernel != "decode" {
+			return "kernel"
+		}
+	}
+	return ""
 }
 
 // levelHeader hides the level where all rows stream from memory.

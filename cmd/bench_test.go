@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"testing"
 
@@ -53,10 +54,44 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// TestBenchKernels checks the rows beside fused decoding, and the estimate for a model.
+func TestBenchKernels(t *testing.T) {
+	code, stdout, stderr := run("bench", "-q", "--format", "json", "--ctx", "128", "--model", "8b", "--threads", "2", "--time", "1ms",
+		"--scheme", "int8-tensor:int4-token", "--kernel", "decode,dequantize-then-f16,encode,dequantize")
+	var got benchJSON
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Rows) != 4 {
+		t.Fatalf("exit %d, %v, %d rows, stderr %q", code, err, len(got.Rows), stderr)
+	}
+	if got.Geometry != (benchShape{KVHeads: 8, QueryHeads: 32, HeadDimK: 128, HeadDimV: 128}) {
+		t.Errorf("geometry %+v", got.Geometry)
+	}
+	for i, r := range got.Rows {
+		// 8 heads of 128 tokens: 128 + 64 bytes of codes and a scale a token of V, one
+		// scale for all of K; encoding reads 2·128 float32 a token instead.
+		want := int64(8*128*(128+64+2) + 2)
+		if r.Kernel == "encode" {
+			want = 8 * 128 * 2 * 128 * 4
+		}
+		if r.Kernel == "decode" {
+			want += 7 * 2 // a paged cache keeps the scale with each head
+		}
+		if r.Kernel != benchKernels[i] || r.CacheBytes != want || r.UsPerToken <= 0 {
+			t.Errorf("%s: %d bytes in %v us, want %d", r.Kernel, r.CacheBytes, r.UsPerToken, want)
+		}
+		if (r.ModelMs != nil) != (r.Kernel == "decode") {
+			t.Errorf("%s: model estimate %v", r.Kernel, r.ModelMs)
+		}
+	}
+	// 32 layers of the same cache, at the rate of the row.
+	if r := got.Rows[0]; math.Abs(*r.ModelMs*r.GBps*1e6-32*float64(8*128*(128+64+2)+2)) > 1 {
+		t.Errorf("%v ms at %v GB/s", *r.ModelMs, r.GBps)
+	}
+}
+
 func TestBenchUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"--scheme", "int9"}, {"--scheme", "exact:int8"}, {"--kv-heads", "2", "--heads", "3"}, {"--kv-heads", "0"}, {"--ctx", "0"}, {"--threads", "0"},
-		{"--level", "l4"}, {"--time", "0s"}, {"--head-dim", "-1"}, {"--isa", "mmx"}, {"--scheme", "int8-token/256"},
+		{"--level", "l4"}, {"--time", "0s"}, {"--head-dim", "-1"}, {"--isa", "mmx"}, {"--kernel", "fly"}, {"--model", "8b"}, {"--model", "nothing-like-it", "--kv-heads", "1"}, {"--scheme", "int8-token/256"},
 	} {
 		args = append([]string{"bench", "--ctx", "64", "--kv-heads", "1"}, args...)
 		if code, stdout, stderr := run(args...); code != exitUsage || stdout != "" || stderr == "" {

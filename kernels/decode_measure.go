@@ -161,6 +161,37 @@ func (m *Meter) Decode(ctx context.Context, c *Cache, o DecodeOptions, level Lev
 	return f, err
 }
 
+// Run measures any other work that reads the given bytes once a step: encoding,
+// decoding, whole attention. It alternates with a read pass over as many bytes.
+func (m *Meter) Run(ctx context.Context, bytes int64, level Level, budget time.Duration, step func() error) (Figure, error) {
+	if bytes < 512 || bytes > 1<<40 {
+		return Figure{}, fmt.Errorf("%d bytes a step: want 512 to 1 TiB", bytes)
+	}
+	whole := max(int(bytes), int(WorkingSet(level, m.threads)))
+	if err := m.reserve(whole); err != nil {
+		return Figure{}, err
+	}
+	f := Figure{Threads: m.threads, Level: level, CacheBytes: bytes, WorkingSetBytes: bytes}
+	at := 0
+	err := m.alternate(ctx, &f, budget, func(n int) error {
+		for range n {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(n int) {
+		for range n {
+			if at+int(bytes) > len(m.memory) {
+				at = 0
+			}
+			m.pass(m.memory[at : at+int(bytes)])
+			at += int(bytes)
+		}
+	}, bytes)
+	return f, err
+}
+
 // Read measures a read pass alone, in 10^9 bytes a second: the roofline of the
 // level. It tries every read loop of the backend and keeps the best for Decode.
 func (m *Meter) Read(ctx context.Context, level Level, budget time.Duration) (float64, error) {
