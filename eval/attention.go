@@ -189,6 +189,7 @@ func (p *panel) softmax(z []float64, lo, hi *[lanes]int, facts *Facts) {
 	for r := range p.rows {
 		logSum[r] = kernels.Log(sum[r])
 		best[r] = math.Inf(-1)
+		p.top[r] = p.lo // should every logit be NaN
 		p.sinkP[r] = kernels.Exp(p.sinkL[r]-most[r]) / sum[r]
 		p.sinkL[r] -= most[r] + logSum[r]
 	}

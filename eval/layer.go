@@ -2,6 +2,8 @@ package eval
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"kvq/kernels"
 	"kvq/quantize"
@@ -110,6 +112,8 @@ func (l *Layer) check() error {
 		return l.errorf("%d sinks for %d query heads", len(l.Facts.Sinks), l.QueryHeads)
 	case l.Facts.Window < 0 || l.Facts.Chunk < 0 || l.Facts.Softcap < 0:
 		return l.errorf("window, chunk and softcap cannot be negative")
+	case !finite(l.Facts.Scale) || !finite(l.Facts.Softcap) || !finite(l.Facts.Sinks...):
+		return l.errorf("scale, softcap and sinks must be finite")
 	case l.ModelDim > 0 && l.QueryRows > 0 && len(l.OutputWeight) != l.QueryRows:
 		return l.errorf("%d query rows but %d entries of o_weight", l.QueryRows, len(l.OutputWeight))
 	case l.Read == nil:
@@ -121,6 +125,10 @@ func (l *Layer) check() error {
 		}
 	}
 	return nil
+}
+
+func finite(x ...float64) bool {
+	return !slices.ContainsFunc(x, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 }
 
 func (l *Layer) errorf(format string, args ...any) error {

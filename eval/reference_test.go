@@ -386,7 +386,9 @@ func TestReference(t *testing.T) {
 				for _, row := range r.Rows {
 					from, to := 0, l.KVHeads
 					if row.KVHead != nil {
-						from, to = *row.KVHead, *row.KVHead+1
+						if from, to = *row.KVHead, *row.KVHead+1; queries == AllQueries {
+							continue // the reference is slow
+						}
 					}
 					want := l.slow(t, row.K, row.V, n, from, to)
 					compareRow(t, row, want, fmt.Sprintf("%s, queries %d, heads %d–%d", row.Scheme, queries, from, to))

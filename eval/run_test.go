@@ -161,6 +161,9 @@ func TestRunErrors(t *testing.T) {
 		"positions":        func(l *Layer) { l.QueryPositions = l.QueryPositions[:3] },
 		"a position ahead": func(l *Layer) { l.QueryPositions = append([]int{l.Tokens}, l.QueryPositions[1:]...) },
 		"sinks":            func(l *Layer) { l.Facts.Sinks = []float64{1} },
+		"scale":            func(l *Layer) { l.Facts.Scale = math.NaN() },
+		"softcap":          func(l *Layer) { l.Facts.Softcap = math.Inf(1) },
+		"an endless sink":  func(l *Layer) { l.Facts.Sinks = append(make([]float64, l.QueryHeads-1), math.Inf(1)) },
 		"weights":          func(l *Layer) { l.ModelDim = 3 },
 	} {
 		c := l.Layer
@@ -281,5 +284,41 @@ func TestReportJSON(t *testing.T) {
 	}
 	if s := string(text); strings.Contains(s, "null") || !strings.Contains(s, `"schema":"kvq.eval/1"`) {
 		t.Errorf("%s", s)
+	}
+}
+
+// TestExtremes has values and facts at the ends of what a dump can hold: figures
+// may be absent, but nothing panics or hangs.
+func TestExtremes(t *testing.T) {
+	for name, change := range map[string]func(l *testLayer){
+		"huge keys":      func(l *testLayer) { scaleBy(l.data[Keys][0], 1e36) },
+		"huge values":    func(l *testLayer) { scaleBy(l.data[Values][0], 1e36) },
+		"huge queries":   func(l *testLayer) { scaleBy(l.data[Queries][0], 3e37) },
+		"huge scale":     func(l *testLayer) { l.Facts.Scale = 1e300 },
+		"tiny scale":     func(l *testLayer) { l.Facts.Scale = 5e-324 },
+		"negative scale": func(l *testLayer) { l.Facts.Scale = -1 },
+		"zero scale":     func(l *testLayer) { l.Facts.Scale = 0 },
+		"tiny softcap":   func(l *testLayer) { l.Facts.Softcap = 1e-300 },
+		"huge softcap":   func(l *testLayer) { l.Facts.Softcap = 1e300; l.Facts.Scale = 1e250 },
+		"large sink":     func(l *testLayer) { l.Facts.Sinks = []float64{1e300, -1e300, 0, 1, 2, 3} },
+		"denormals":      func(l *testLayer) { scaleBy(l.data[Keys][1], 1e-42); scaleBy(l.data[Values][1], 1e-42) },
+		"zeros": func(l *testLayer) {
+			scaleBy(l.data[Keys][0], 0)
+			scaleBy(l.data[Values][0], 0)
+			scaleBy(l.data[Values][1], 0)
+		},
+		"wide window": func(l *testLayer) { l.Facts.Window = math.MaxInt },
+		"wide chunk":  func(l *testLayer) { l.Facts.Chunk = math.MaxInt },
+	} {
+		l := newTestLayer(referenceShapes[0], 12)
+		change(l)
+		r, err := Run(context.Background(), []*Layer{&l.Layer}, Options{Schemes: []string{"int8-token@f32", "int4-channel@f32:exact", "exact:int2-asym-token@f32", "f32"}, PerHead: true})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if text, err := json.Marshal(r); err != nil || strings.Contains(string(text), "null") {
+			t.Errorf("%s: %v, %s", name, err, text)
+		}
 	}
 }
