@@ -20,7 +20,7 @@ type codecKernels struct {
 	pack                      func(dst []byte, fields []uint8, bits int)
 	unpack                    func(fields []uint8, src []byte, bits int)
 
-	truncateRuns  func(fields []uint8, x, factor []float32, half float32, top uint8, run int)
+	truncateRuns  func(fields []uint8, x, offset, factor []float32, half float32, top uint8, run int)
 	roundAwayRuns func(fields []uint8, x, factor []float32, run int)
 	e2m1Runs      func(fields []uint8, x []float32, middles []int32, run int)
 
@@ -173,14 +173,14 @@ func DecodeColumns(dst []float32, fields []uint8, a Affine) {
 }
 
 // TruncateRuns writes codes that are rounded by truncation: the integer part of
-// x·factor + half, from 0 to top, with one factor per run; 0 for what is no
-// 31-bit number. Product and sum round separately.
-func TruncateRuns(fields []uint8, x, factor []float32, half float32, top uint8, run int) {
+// (x − offset)·factor + half, from 0 to top, with one offset and factor per run; 0
+// for what is no 31-bit number. Every operation rounds on its own.
+func TruncateRuns(fields []uint8, x, offset, factor []float32, half float32, top uint8, run int) {
 	checkRuns(len(x), run, len(factor))
-	if len(fields) != len(x) {
+	if len(fields) != len(x) || len(offset) != len(factor) {
 		panic(errLength)
 	}
-	active.Load().codec.truncateRuns(fields, x, factor, half, top, run)
+	active.Load().codec.truncateRuns(fields, x, offset, factor, half, top, run)
 }
 
 // RoundAwayRuns writes x·factor, one factor per run, as int8: to nearest, halves

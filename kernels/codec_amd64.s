@@ -408,42 +408,47 @@ loop16:
 	VZEROUPPER
 	RET
 
-// func truncateRunsAVX2(fields *uint8, x *float32, factor *float32, half float32, top uint32, runs int, run int)
+// func truncateRunsAVX2(fields *uint8, x *float32, offset *float32, factor *float32, half float32, top uint32, runs int, run int)
 // Requires: AVX, AVX2, SSE
-TEXT ·truncateRunsAVX2(SB), NOSPLIT, $0-48
-	MOVSS        half+24(FP), X0
+TEXT ·truncateRunsAVX2(SB), NOSPLIT, $0-56
+	MOVSS        half+32(FP), X0
 	VBROADCASTSS X0, Y0
 	VXORPS       Y2, Y2, Y2
-	MOVL         top+28(FP), AX
+	MOVL         top+36(FP), AX
 	VMOVD        AX, X1
 	VPBROADCASTD X1, Y1
 	MOVQ         fields+0(FP), AX
 	MOVQ         x+8(FP), CX
-	MOVQ         factor+16(FP), DX
-	MOVQ         runs+32(FP), BX
-	MOVQ         run+40(FP), SI
-	MOVL         $0x000000ff, DI
-	VMOVD        DI, X3
+	MOVQ         factor+24(FP), DX
+	MOVQ         runs+40(FP), BX
+	MOVQ         run+48(FP), SI
+	MOVQ         offset+16(FP), DI
+	MOVL         $0x000000ff, R8
+	VMOVD        R8, X3
 	VPBROADCASTD X3, Y3
 
 loop17:
 	VBROADCASTSS (DX), Y4
-	MOVQ         SI, DI
+	VBROADCASTSS (DI), Y5
+	ADDQ         $0x04, DI
+	MOVQ         SI, R8
 
 loop18:
-	VMULPS       (CX), Y4, Y5
-	VADDPS       Y0, Y5, Y5
-	VCVTTPS2DQ   Y5, Y5
-	VPMAXSD      Y2, Y5, Y5
-	VPMINSD      Y1, Y5, Y5
-	VPAND        Y3, Y5, Y5
-	VEXTRACTI128 $0x01, Y5, X6
-	VPACKUSDW    X6, X5, X6
-	VPACKUSWB    X6, X6, X6
-	VMOVQ        X6, (AX)
+	VMOVUPS      (CX), Y6
+	VSUBPS       Y5, Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VCVTTPS2DQ   Y6, Y6
+	VPMAXSD      Y2, Y6, Y6
+	VPMINSD      Y1, Y6, Y6
+	VPAND        Y3, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X7
+	VPACKUSDW    X7, X6, X7
+	VPACKUSWB    X7, X7, X7
+	VMOVQ        X7, (AX)
 	ADDQ         $0x20, CX
 	ADDQ         $0x08, AX
-	SUBQ         $0x00000008, DI
+	SUBQ         $0x00000008, R8
 	JNZ          loop18
 	ADDQ         $0x04, DX
 	SUBQ         $0x00000001, BX
@@ -1539,38 +1544,43 @@ loop56:
 	VZEROUPPER
 	RET
 
-// func truncateRunsAVX512(fields *uint8, x *float32, factor *float32, half float32, top uint32, runs int, run int)
+// func truncateRunsAVX512(fields *uint8, x *float32, offset *float32, factor *float32, half float32, top uint32, runs int, run int)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·truncateRunsAVX512(SB), NOSPLIT, $0-48
-	MOVSS        half+24(FP), X0
+TEXT ·truncateRunsAVX512(SB), NOSPLIT, $0-56
+	MOVSS        half+32(FP), X0
 	VBROADCASTSS X0, Z0
 	VXORPS       Z2, Z2, Z2
-	MOVL         top+28(FP), AX
+	MOVL         top+36(FP), AX
 	VMOVD        AX, X1
 	VPBROADCASTD X1, Z1
 	MOVQ         fields+0(FP), AX
 	MOVQ         x+8(FP), CX
-	MOVQ         factor+16(FP), DX
-	MOVQ         runs+32(FP), BX
-	MOVQ         run+40(FP), SI
-	MOVL         $0x000000ff, DI
-	VMOVD        DI, X3
+	MOVQ         factor+24(FP), DX
+	MOVQ         runs+40(FP), BX
+	MOVQ         run+48(FP), SI
+	MOVQ         offset+16(FP), DI
+	MOVL         $0x000000ff, R8
+	VMOVD        R8, X3
 	VPBROADCASTD X3, Z3
 
 loop57:
 	VBROADCASTSS (DX), Z3
-	MOVQ         SI, DI
+	VBROADCASTSS (DI), Z4
+	ADDQ         $0x04, DI
+	MOVQ         SI, R8
 
 loop58:
-	VMULPS     (CX), Z3, Z4
-	VADDPS     Z0, Z4, Z4
-	VCVTTPS2DQ Z4, Z4
-	VPMAXSD    Z2, Z4, Z4
-	VPMINSD    Z1, Z4, Z4
-	VPMOVDB    Z4, (AX)
+	VMOVUPS    (CX), Z5
+	VSUBPS     Z4, Z5, Z5
+	VMULPS     Z3, Z5, Z5
+	VADDPS     Z0, Z5, Z5
+	VCVTTPS2DQ Z5, Z5
+	VPMAXSD    Z2, Z5, Z5
+	VPMINSD    Z1, Z5, Z5
+	VPMOVDB    Z5, (AX)
 	ADDQ       $0x40, CX
 	ADDQ       $0x10, AX
-	SUBQ       $0x00000010, DI
+	SUBQ       $0x00000010, R8
 	JNZ        loop58
 	ADDQ       $0x04, DX
 	SUBQ       $0x00000001, BX

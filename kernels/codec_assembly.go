@@ -14,7 +14,7 @@ type codecAsm struct {
 	encodeRuns, encodeColumns func(fields *uint8, x, scale, bias, offset *float32, lo, hi float32, n, run int)
 	decodeRuns, decodeColumns func(dst *float32, fields *uint8, scale, bias, offset *float32, n, run int)
 	// The roundings of block formats; nil leaves them to the weaker backend.
-	truncateRuns  func(fields *uint8, x, factor *float32, half float32, top uint32, runs, run int)
+	truncateRuns  func(fields *uint8, x, offset, factor *float32, half float32, top uint32, runs, run int)
 	roundAwayRuns func(fields *uint8, x, factor *float32, runs, run int)
 	e2m1Runs      func(fields *uint8, x *float32, middles *int32, runs, run int)
 	fitLevels     func(fit, x, levels *float32, n int)
@@ -94,12 +94,12 @@ func (asm codecAsm) over(weaker codecKernels) codecKernels {
 		asm.decodeColumns(&dst[0], &fields[0], &a.Scale[0], &a.Bias[0], &a.Offset[0], len(dst)/columns, columns)
 	}
 	if asm.truncateRuns != nil {
-		k.truncateRuns = func(fields []uint8, x, factor []float32, half float32, top uint8, run int) {
+		k.truncateRuns = func(fields []uint8, x, offset, factor []float32, half float32, top uint8, run int) {
 			if !whole(len(x), run) {
-				weaker.truncateRuns(fields, x, factor, half, top, run)
+				weaker.truncateRuns(fields, x, offset, factor, half, top, run)
 				return
 			}
-			asm.truncateRuns(&fields[0], &x[0], &factor[0], half, uint32(top), len(factor), run)
+			asm.truncateRuns(&fields[0], &x[0], &offset[0], &factor[0], half, uint32(top), len(factor), run)
 		}
 	}
 	if asm.roundAwayRuns != nil {

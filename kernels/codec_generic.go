@@ -134,11 +134,11 @@ func decodeColumnsGeneric(dst []float32, fields []uint8, columns int, a Affine) 
 	}
 }
 
-func truncateRunsGeneric(fields []uint8, x, factor []float32, half float32, top uint8, run int) {
+func truncateRunsGeneric(fields []uint8, x, offset, factor []float32, half float32, top uint8, run int) {
 	for r, f := range factor {
 		for i := r * run; i < (r+1)*run; i++ {
 			fields[i] = 0
-			if v := float32(x[i]*f) + half; v > 0 && v < 1<<31 {
+			if v := float32((x[i]-offset[r])*f) + half; v > 0 && v < 1<<31 {
 				fields[i] = uint8(min(int64(v), int64(top)))
 			}
 		}

@@ -44,10 +44,10 @@ func decodeRunsAVX2(dst *float32, fields *uint8, scale *float32, bias *float32, 
 //go:noescape
 func decodeColumnsAVX2(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, rows int, columns int)
 
-// truncateRunsAVX2 writes the integer part of x·factor + half, from 0 to top. run is a multiple of 8; neither is 0.
+// truncateRunsAVX2 writes the integer part of (x − offset)·factor + half, from 0 to top. run is a multiple of 8; neither is 0.
 //
 //go:noescape
-func truncateRunsAVX2(fields *uint8, x *float32, factor *float32, half float32, top uint32, runs int, run int)
+func truncateRunsAVX2(fields *uint8, x *float32, offset *float32, factor *float32, half float32, top uint32, runs int, run int)
 
 // roundAwayRunsAVX2 writes x·factor as int8, halves away from 0. run is a multiple of 8; neither is 0.
 //
@@ -164,10 +164,10 @@ func decodeRunsAVX512(dst *float32, fields *uint8, scale *float32, bias *float32
 //go:noescape
 func decodeColumnsAVX512(dst *float32, fields *uint8, scale *float32, bias *float32, offset *float32, rows int, columns int)
 
-// truncateRunsAVX512 writes the integer part of x·factor + half, from 0 to top. run is a multiple of 16; neither is 0.
+// truncateRunsAVX512 writes the integer part of (x − offset)·factor + half, from 0 to top. run is a multiple of 16; neither is 0.
 //
 //go:noescape
-func truncateRunsAVX512(fields *uint8, x *float32, factor *float32, half float32, top uint32, runs int, run int)
+func truncateRunsAVX512(fields *uint8, x *float32, offset *float32, factor *float32, half float32, top uint32, runs int, run int)
 
 // roundAwayRunsAVX512 writes x·factor as int8, halves away from 0. run is a multiple of 16; neither is 0.
 //

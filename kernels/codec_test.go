@@ -64,7 +64,7 @@ var codecCalls = map[string]func(k *codecKernels, dst []byte, in codecInput) []b
 		return dst[:4*len(in.x)]
 	},
 	"truncateRuns": func(k *codecKernels, dst []byte, in codecInput) []byte {
-		k.truncateRuns(dst[:len(in.x)], in.x, in.affine.Scale[:len(in.x)/in.width], 8.5, uint8(in.affine.Hi), in.width)
+		k.truncateRuns(dst[:len(in.x)], in.x, in.affine.Offset[:len(in.x)/in.width], in.affine.Scale[:len(in.x)/in.width], 8.5, uint8(in.affine.Hi), in.width)
 		return dst[:len(in.x)]
 	},
 	"roundAwayRuns": func(k *codecKernels, dst []byte, in codecInput) []byte {

@@ -85,36 +85,90 @@ func decodeQ8_0(dst []float32, src []byte, _ float32) {
 	}
 }
 
-func encodeQ4_0(c *Coder, dst []byte, x []float32) int {
+// encodeSigned is q4_0's and q5_0's encoder: the extreme of a block is at the
+// lowest code.
+func encodeSigned(bits int) func(*Coder, []byte, []float32) int {
+	half := float32(int(1) << (bits - 1))
+	size := 2 + codeBytes(bits)
+	return func(c *Coder, dst []byte, x []float32) int {
+		c.startBlocks(x)
+		for i, hi := range c.hi {
+			signed := hi
+			switch lo := c.lo[i]; {
+			case -lo > hi:
+				signed = lo
+			case -lo == hi:
+				signed = extreme(x[32*i : 32*i+32])
+			}
+			d := signed / -half
+			if !putF16(dst[size*i:], d) {
+				return i
+			}
+			c.lo[i], c.hi[i] = 0, reciprocal(d)
+		}
+		kernels.TruncateRuns(c.fields, x, c.lo, c.hi, half+0.5, uint8(1<<bits-1), 32)
+		for i := range c.hi {
+			packCodes(dst[size*i+2:size*i+size], c.fields[32*i:], bits)
+		}
+		return -1
+	}
+}
+
+// encodeRanged is q4_1's and q5_1's encoder: the minimum of a block is code 0.
+// q5_1 has no clamp in the origin; (hi−lo)·id + 0.5 stays below 32.
+func encodeRanged(bits int) func(*Coder, []byte, []float32) int {
+	top := float32(int(1)<<bits - 1)
+	size := 4 + codeBytes(bits)
+	return func(c *Coder, dst []byte, x []float32) int {
+		c.startBlocks(x)
+		for i, lo := range c.lo {
+			d := (c.hi[i] - lo) / top
+			if lo == 0 {
+				lo, _ = extremes(x[32*i : 32*i+32]) // the sign of the first zero is stored
+			}
+			if !putF16(dst[size*i:], d) || !putF16(dst[size*i+2:], lo) {
+				return i
+			}
+			c.hi[i] = reciprocal(d)
+		}
+		kernels.TruncateRuns(c.fields, x, c.lo, c.hi, 0.5, uint8(top), 32)
+		for i := range c.hi {
+			packCodes(dst[size*i+4:size*i+size], c.fields[32*i:], bits)
+		}
+		return -1
+	}
+}
+
+// startBlocks leaves the ranges of blocks of 32 in c.lo and c.hi.
+func (c *Coder) startBlocks(x []float32) {
 	n := len(x) / 32
 	c.lo, c.hi, c.fields = resize(c.lo, n), resize(c.hi, n), resize(c.fields, len(x))
 	kernels.MinMaxRuns(c.lo, c.hi, x, 32)
-	for i, hi := range c.hi {
-		signed := hi
-		switch lo := c.lo[i]; {
-		case -lo > hi:
-			signed = lo
-		case -lo == hi:
-			signed = extreme(x[32*i : 32*i+32])
-		}
-		d := signed / -8
-		if !putF16(dst[18*i:], d) {
-			return i
-		}
-		c.hi[i] = reciprocal(d)
-	}
-	kernels.TruncateRuns(c.fields, x, c.hi, 8.5, 15, 32)
-	for i := range n {
-		packHalves(dst[18*i+2:18*i+18], c.fields[32*i:])
-	}
-	return -1
 }
 
-// packHalves packs 4-bit fields j and j+len(dst) in byte j, eight at a time.
+// codeBytes returns the bytes of 32 codes of 4 or 5 bits.
+func codeBytes(bits int) int { return 4 * bits }
+
+// packCodes packs 32 fields: of 5 bits the fifth ones first, of all 32, then the
+// others, j and j+16 in one byte.
+func packCodes(dst []byte, fields []uint8, bits int) {
+	if bits == 5 {
+		for j := 0; j < 32; j += 8 {
+			fifth := binary.LittleEndian.Uint64(fields[j:]) >> 4 & 0x0101010101010101
+			dst[j/8] = byte(fifth * 0x0102040810204080 >> 56) // bit i from byte i
+		}
+		dst = dst[4:]
+	}
+	packHalves(dst, fields)
+}
+
+// packHalves packs the low nibbles of fields j and j+len(dst) in byte j, eight at a
+// time.
 func packHalves(dst []byte, fields []uint8) {
+	const nibbles = 0x0f0f0f0f0f0f0f0f
 	for j := 0; j < len(dst); j += 8 {
 		low, high := binary.LittleEndian.Uint64(fields[j:]), binary.LittleEndian.Uint64(fields[j+len(dst):])
-		binary.LittleEndian.PutUint64(dst[j:], low|high<<4)
+		binary.LittleEndian.PutUint64(dst[j:], low&nibbles|high&nibbles<<4)
 	}
 }
 
@@ -126,16 +180,6 @@ func decodeQ4_0(dst []float32, src []byte, _ float32) {
 	}
 }
 
-func encodeQ4_1(dst []byte, x []float32, _ float32) bool {
-	lo, hi := extremes(x)
-	d := (hi - lo) / 15
-	id := reciprocal(d)
-	for j := range 16 {
-		dst[4+j] = truncate(float32((x[j]-lo)*id), 0.5, 15) | truncate(float32((x[j+16]-lo)*id), 0.5, 15)<<4
-	}
-	return putF16(dst, d) && putF16(dst[2:], lo)
-}
-
 func decodeQ4_1(dst []float32, src []byte, _ float32) {
 	d, m := kernels.GetF16(src), kernels.GetF16(src[2:])
 	for j, b := range src[4:20] {
@@ -144,26 +188,9 @@ func decodeQ4_1(dst []float32, src []byte, _ float32) {
 	}
 }
 
-// fifth splits 5-bit codes of elements j and j+16 into a shared byte and the
-// fifth bits of all 32 elements.
-func fifth(high uint32, j int, a, b uint8) (uint32, byte) {
-	return high | uint32(a>>4)<<j | uint32(b>>4)<<(j+16), a&15 | b&15<<4
-}
-
-// unfifth is the inverse of fifth.
+// unfifth reads 5-bit codes j and j+16.
 func unfifth(high uint32, j int, packed byte) (a, b uint8) {
 	return packed&15 | uint8(high>>j&1)<<4, packed>>4 | uint8(high>>(j+16)&1)<<4
-}
-
-func encodeQ5_0(dst []byte, x []float32, _ float32) bool {
-	d := extreme(x) / -16
-	id := reciprocal(d)
-	var high uint32
-	for j := range 16 {
-		high, dst[6+j] = fifth(high, j, truncate(float32(x[j]*id), 16.5, 31), truncate(float32(x[j+16]*id), 16.5, 31))
-	}
-	binary.LittleEndian.PutUint32(dst[2:], high)
-	return putF16(dst, d)
 }
 
 func decodeQ5_0(dst []float32, src []byte, _ float32) {
@@ -172,18 +199,6 @@ func decodeQ5_0(dst []float32, src []byte, _ float32) {
 		a, b := unfifth(high, j, packed)
 		dst[j], dst[j+16] = float32(int(a)-16)*d, float32(int(b)-16)*d
 	}
-}
-
-func encodeQ5_1(dst []byte, x []float32, _ float32) bool {
-	lo, hi := extremes(x)
-	d := (hi - lo) / 31
-	id := reciprocal(d)
-	var high uint32
-	for j := range 16 {
-		high, dst[8+j] = fifth(high, j, truncate(float32((x[j]-lo)*id), 0.5, 31), truncate(float32((x[j+16]-lo)*id), 0.5, 31))
-	}
-	binary.LittleEndian.PutUint32(dst[4:], high)
-	return putF16(dst, d) && putF16(dst[2:], lo)
 }
 
 func decodeQ5_1(dst []float32, src []byte, _ float32) {

@@ -435,18 +435,33 @@ func (w width) decodeColumns() {
 	done()
 }
 
-// factorRuns emits a loop over runs that each have a factor: body turns the product
-// of each vector with it into integers, of which the low bytes are stored.
-func (w width) factorRuns(body func(v reg.VecVirtual)) {
+// factorRuns emits a loop over runs that each have a factor, and if shifted an
+// offset to subtract before: body turns each product into integers, of which the
+// low bytes are stored.
+func (w width) factorRuns(shifted bool, body func(v reg.VecVirtual)) {
 	fields, x, factors, runs, run := gp("fields"), gp("x"), gp("factor"), gp("runs"), gp("run")
+	var offsets reg.Register
+	if shifted {
+		offsets = gp("offset")
+	}
 	low := w.allBits(0xff)
 	loop(runs, 1, func() {
-		factor, n := w.vec(), GP64()
+		factor, offset, n := w.vec(), w.vec(), GP64()
 		VBROADCASTSS(Mem{Base: factors}, factor)
+		if shifted {
+			VBROADCASTSS(Mem{Base: offsets}, offset)
+			ADDQ(Imm(4), offsets)
+		}
 		MOVQ(run, n)
 		loop(n, w.lanes, func() {
 			v := w.vec()
-			VMULPS(Mem{Base: x}, factor, v)
+			if shifted {
+				VMOVUPS(Mem{Base: x}, v)
+				VSUBPS(offset, v, v)
+				VMULPS(factor, v, v)
+			} else {
+				VMULPS(Mem{Base: x}, factor, v)
+			}
 			body(v)
 			if w.lanes == 8 {
 				VPAND(low, v, v) // AVX-512 stores low bytes, AVX2 saturates
@@ -462,13 +477,13 @@ func (w width) factorRuns(body func(v reg.VecVirtual)) {
 
 // truncateRuns relies on VCVTTPS2DQ giving the least integer for what is no number.
 func (w width) truncateRuns() {
-	w.text("truncateRuns", "func(fields *uint8, x, factor *float32, half float32, top uint32, runs, run int)",
-		"writes the integer part of x·factor + half, from 0 to top. run is a multiple of %d; neither is 0.", w.lanes)
+	w.text("truncateRuns", "func(fields *uint8, x, offset, factor *float32, half float32, top uint32, runs, run int)",
+		"writes the integer part of (x − offset)·factor + half, from 0 to top. run is a multiple of %d; neither is 0.", w.lanes)
 	half, top, zero := w.broadcast("half"), w.vec(), w.all(0)
 	x := XMM()
 	VMOVD(Load(Param("top"), GP32()), x)
 	VPBROADCASTD(x, top)
-	w.factorRuns(func(v reg.VecVirtual) {
+	w.factorRuns(true, func(v reg.VecVirtual) {
 		VADDPS(half, v, v)
 		VCVTTPS2DQ(v, v)
 		VPMAXSD(zero, v, v)
@@ -480,7 +495,7 @@ func (w width) roundAwayRuns() {
 	w.text("roundAwayRuns", "func(fields *uint8, x, factor *float32, runs, run int)",
 		"writes x·factor as int8, halves away from 0. run is a multiple of %d; neither is 0.", w.lanes)
 	below, sign := w.all(0x1.fffffep-2), w.allBits(1<<31)
-	w.factorRuns(func(v reg.VecVirtual) {
+	w.factorRuns(false, func(v reg.VecVirtual) {
 		add := w.vec()
 		VANDPS(v, sign, add)
 		VORPS(add, below, add)
