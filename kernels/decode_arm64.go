@@ -47,6 +47,7 @@ func neonDecode(k decodeKernels) decodeKernels {
 	k.merge = mergeBy(mergeNEON)
 	k.multiply = rowBy(multiplyNEON, multiplyGeneric)
 	k.divide = rowBy(divideNEON, divideGeneric)
+	k.fetch = fetchBy(fetchNEON)
 	k.widen = widenBy(fromF16NEON)
 	k.readers = []func([]byte) uint64{reader(readNEON), readGeneric}
 	return k

@@ -11037,6 +11037,7 @@ TEXT ·foldPlainNEON(SB), NOSPLIT, $0-80
 	VDUP R9, V1.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V2.B16, V2.B16, V2.B16
 	MOVD R4, R9
 	MOVD R7, R13
@@ -11066,6 +11067,7 @@ loop2:
 	VAND V5.B16, V3.B16, V3.B16
 	FMOVS F3, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R9
 	MOVD R7, R13
 	MOVD R0, R14
@@ -11147,6 +11149,7 @@ TEXT ·foldScaledNEON(SB), NOSPLIT, $0-88
 	VDUP R10, V1.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V2.B16, V2.B16, V2.B16
 	MOVD R4, R10
 	MOVD R8, R11
@@ -11186,6 +11189,7 @@ loop2:
 	VAND V5.B16, V3.B16, V3.B16
 	FMOVS F3, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R10
 	MOVD R8, R11
 	MOVD R7, R14
@@ -11285,6 +11289,7 @@ TEXT ·foldWeightedPlainNEON(SB), NOSPLIT, $0-80
 	VDUP R9, V1.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V2.B16, V2.B16, V2.B16
 	MOVD R4, R9
 	MOVD R7, R13
@@ -11314,6 +11319,7 @@ loop2:
 	VAND V5.B16, V3.B16, V3.B16
 	FMOVS F3, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R9
 	MOVD R7, R13
 	MOVD R0, R14
@@ -11414,6 +11420,7 @@ TEXT ·foldWeightedScaledNEON(SB), NOSPLIT, $0-88
 	VDUP R10, V1.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V2.B16, V2.B16, V2.B16
 	MOVD R4, R10
 	MOVD R8, R11
@@ -11453,6 +11460,7 @@ loop2:
 	VAND V5.B16, V3.B16, V3.B16
 	FMOVS F3, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R10
 	MOVD R8, R11
 	MOVD R7, R14
@@ -11565,6 +11573,7 @@ TEXT ·tile8x1x1DOTPROD(SB), NOSPLIT, $0-56
 	MOVD steps+48(FP), R5
 	MOVD bias+32(FP), R6
 	MOVW (R6), R7
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R8
@@ -11718,6 +11727,7 @@ TEXT ·tile8x1x2DOTPROD(SB), NOSPLIT, $0-56
 	MOVD steps+48(FP), R5
 	MOVD bias+32(FP), R6
 	MOVW (R6), R7
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R8
@@ -11873,6 +11883,7 @@ TEXT ·score8x1x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD add+48(FP), R7
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R10
@@ -12037,6 +12048,7 @@ TEXT ·scoreHalf8x1x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD scale+48(FP), R7
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R10
@@ -12204,6 +12216,7 @@ TEXT ·scoreHalfAdd8x1x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD scale+48(FP), R7
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R10
@@ -12375,6 +12388,7 @@ TEXT ·value8x1x1DOTPROD(SB), NOSPLIT, $0-72
 	MOVD r+40(FP), R7
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R10
@@ -12544,6 +12558,7 @@ TEXT ·value8x1x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD r+40(FP), R7
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R10
@@ -12712,6 +12727,7 @@ TEXT ·tile8x2x1DOTPROD(SB), NOSPLIT, $0-56
 	MOVD bias+32(FP), R6
 	MOVW (R6), R7
 	MOVW 4(R6), R8
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R9
@@ -12948,6 +12964,7 @@ TEXT ·tile8x2x2DOTPROD(SB), NOSPLIT, $0-56
 	MOVD bias+32(FP), R6
 	MOVW (R6), R7
 	MOVW 4(R6), R8
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R9
@@ -13186,6 +13203,7 @@ TEXT ·score8x2x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
 	MOVW 4(R8), R10
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R11
@@ -13443,6 +13461,7 @@ TEXT ·scoreHalf8x2x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
 	MOVW 4(R8), R10
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R11
@@ -13705,6 +13724,7 @@ TEXT ·scoreHalfAdd8x2x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
 	MOVW 4(R8), R10
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R11
@@ -13975,6 +13995,7 @@ TEXT ·value8x2x1DOTPROD(SB), NOSPLIT, $0-72
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
 	MOVW 4(R8), R10
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R11
@@ -14241,6 +14262,7 @@ TEXT ·value8x2x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVD bias+32(FP), R8
 	MOVW (R8), R9
 	MOVW 4(R8), R10
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R11
@@ -14506,6 +14528,7 @@ TEXT ·tile8x3x1DOTPROD(SB), NOSPLIT, $0-56
 	MOVW (R6), R7
 	MOVW 4(R6), R8
 	MOVW 8(R6), R9
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R10
@@ -14825,6 +14848,7 @@ TEXT ·tile8x3x2DOTPROD(SB), NOSPLIT, $0-56
 	MOVW (R6), R7
 	MOVW 4(R6), R8
 	MOVW 8(R6), R9
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R10
@@ -15146,6 +15170,7 @@ TEXT ·score8x3x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW (R8), R9
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R12
@@ -15496,6 +15521,7 @@ TEXT ·scoreHalf8x3x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW (R8), R9
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R12
@@ -15853,6 +15879,7 @@ TEXT ·scoreHalfAdd8x3x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW (R8), R9
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R12
@@ -16222,6 +16249,7 @@ TEXT ·value8x3x1DOTPROD(SB), NOSPLIT, $0-72
 	MOVW (R8), R9
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R12
@@ -16585,6 +16613,7 @@ TEXT ·value8x3x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW (R8), R9
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R12
@@ -16947,6 +16976,7 @@ TEXT ·tile8x4x1DOTPROD(SB), NOSPLIT, $0-56
 	MOVW 4(R6), R8
 	MOVW 8(R6), R9
 	MOVW 12(R6), R10
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R11
@@ -17349,6 +17379,7 @@ TEXT ·tile8x4x2DOTPROD(SB), NOSPLIT, $0-56
 	MOVW 4(R6), R8
 	MOVW 8(R6), R9
 	MOVW 12(R6), R10
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R6
 	ADD R3, R6, R11
@@ -17753,6 +17784,7 @@ TEXT ·score8x4x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
 	MOVW 12(R8), R12
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R13
@@ -18196,6 +18228,7 @@ TEXT ·scoreHalf8x4x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
 	MOVW 12(R8), R12
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R13
@@ -18648,6 +18681,7 @@ TEXT ·scoreHalfAdd8x4x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
 	MOVW 12(R8), R12
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R13
@@ -19116,6 +19150,7 @@ TEXT ·value8x4x1DOTPROD(SB), NOSPLIT, $0-72
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
 	MOVW 12(R8), R12
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R13
@@ -19576,6 +19611,7 @@ TEXT ·value8x4x2DOTPROD(SB), NOSPLIT, $0-72
 	MOVW 4(R8), R10
 	MOVW 8(R8), R11
 	MOVW 12(R8), R12
+	// Add −128 times the sum of the multiplicands to the biases.
 	VMOVI $128, V0.B16
 	MOVD R2, R8
 	ADD R3, R8, R13
@@ -25943,6 +25979,7 @@ TEXT ·foldPlainDOTPROD(SB), NOSPLIT, $0-80
 	VDUP R9, V2.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V3.B16, V3.B16, V3.B16
 	MOVD R4, R9
 	MOVD R7, R13
@@ -25972,6 +26009,7 @@ loop2:
 	VAND V6.B16, V4.B16, V4.B16
 	FMOVS F4, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R9
 	MOVD R7, R13
 	MOVD R0, R14
@@ -26066,6 +26104,7 @@ TEXT ·foldScaledDOTPROD(SB), NOSPLIT, $0-88
 	VDUP R10, V2.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V3.B16, V3.B16, V3.B16
 	MOVD R4, R10
 	MOVD R8, R11
@@ -26105,6 +26144,7 @@ loop2:
 	VAND V6.B16, V4.B16, V4.B16
 	FMOVS F4, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R10
 	MOVD R8, R11
 	MOVD R7, R14
@@ -26217,6 +26257,7 @@ TEXT ·foldWeightedPlainDOTPROD(SB), NOSPLIT, $0-80
 	VDUP R9, V2.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V3.B16, V3.B16, V3.B16
 	MOVD R4, R9
 	MOVD R7, R13
@@ -26246,6 +26287,7 @@ loop2:
 	VAND V6.B16, V4.B16, V4.B16
 	FMOVS F4, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R9
 	MOVD R7, R13
 	MOVD R0, R14
@@ -26359,6 +26401,7 @@ TEXT ·foldWeightedScaledDOTPROD(SB), NOSPLIT, $0-88
 	VDUP R10, V2.S4
 
 loop1:
+	// The largest magnitude, and what it makes of the unit.
 	VEOR V3.B16, V3.B16, V3.B16
 	MOVD R4, R10
 	MOVD R8, R11
@@ -26398,6 +26441,7 @@ loop2:
 	VAND V6.B16, V4.B16, V4.B16
 	FMOVS F4, (R2)
 	ADD $4, R2, R2
+	// The multiplicands and their sums.
 	MOVD R4, R10
 	MOVD R8, R11
 	MOVD R7, R14
@@ -32872,6 +32916,18 @@ loop1:
 	ADD $64, R0, R0
 	ADD $64, R1, R1
 	SUBS $16, R2, R2
+	BNE loop1
+	RET
+
+// func fetchNEON(b *byte, lines int)
+TEXT ·fetchNEON(SB), NOSPLIT, $0-16
+	MOVD b+0(FP), R0
+	MOVD lines+8(FP), R1
+
+loop1:
+	PRFM (R0), PLDL1KEEP
+	ADD $64, R0, R0
+	SUBS $1, R1, R1
 	BNE loop1
 	RET
 

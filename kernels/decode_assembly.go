@@ -92,6 +92,9 @@ func valueLen(heads, lanes, blocks int) int {
 	return (blocks-1)*valueBlock + (heads-1)*valueRow + lanes
 }
 
+// rows is how far `heads` rows of n elements reach that stand `row` apart.
+func rows(heads, row, n int) int { return (heads-1)*row + n }
+
 // mustHold guards the assembly: nothing else sees it read or write too far.
 func mustHold(lengthsFit bool) {
 	if !lengthsFit {

@@ -122,6 +122,3 @@ const (
 	// log2e turns a logit into a power of two.
 	log2e = 1.4426950408889634
 )
-
-// rows is how far `heads` rows of n elements reach that stand `row` apart.
-func rows(heads, row, n int) int { return (heads-1)*row + n }

@@ -107,7 +107,7 @@ func (d *Decoder) Close() {
 	d.closed.Wait()
 }
 
-// Kernel names the path a step takes: fused-avx512, fused-avx2, or generic for
+// Kernel names the path a step takes: fused- and the backend's name, or generic for
 // portable code and for formats that no fused kernel reads.
 func (d *Decoder) Kernel() string {
 	if d.workers[0].rows {

@@ -779,6 +779,11 @@ func multiplyNEON(dst, src *float32, a float32, n int)
 //go:noescape
 func divideNEON(dst, src *float32, a float32, n int)
 
+// fetchNEON asks for lines of 64 bytes; lines is not 0.
+//
+//go:noescape
+func fetchNEON(b *byte, lines int)
+
 // readNEON reads n bytes and returns a mixture of them; n is a multiple of 512, not 0.
 //
 //go:noescape

@@ -58,6 +58,7 @@ func decode(a *asm) {
 	merge(a)
 	byScalar(a, "multiply", "src·a", a.fmul4s)
 	byScalar(a, "divide", "src / a", a.fdiv4s)
+	fetch(a)
 	read(a)
 }
 
@@ -148,6 +149,7 @@ func (t intTile) biases(a *asm, coef, plane, steps gp) []gp {
 	if t.isa != dotProd || t.bits == 4 {
 		return bias
 	}
+	a.comment("Add −128 times the sum of the multiplicands to the biases.")
 	high, low, n, sum := a.gp(), a.gp(), a.gp(), a.gp()
 	flip, x, y, sums, sumsLow := a.vec(), a.vec(), a.vec(), a.vec(), a.vec()
 	a.movi16b(flip, 128)
@@ -577,6 +579,7 @@ func fold(a *asm, isa string, weighted, scaled bool) {
 				a.mov(left, n)
 			}
 			a.loop(heads, 1, func() {
+				a.comment("The largest magnitude, and what it makes of the unit.")
 				most, unit, factor, enough := a.vec(), a.vec(), a.vec(), a.vec()
 				a.zeroAll(most)
 				start()
@@ -599,6 +602,7 @@ func fold(a *asm, isa string, weighted, scaled bool) {
 				a.addImm(units, units, 4)
 				a.release(most, unit, enough)
 
+				a.comment("The multiplicands and their sums.")
 				sum := a.vec()
 				start()
 				a.mov(to, coef)
@@ -958,6 +962,16 @@ func byScalar(a *asm, name, doc string, op func(d, n, m vec)) {
 				a.addImm(src, src, 64)
 			})
 		})
+}
+
+func fetch(a *asm) {
+	a.function("fetch"+neon, "b *byte, lines int", "", "asks for lines of 64 bytes; lines is not 0.", func() {
+		b, lines := a.param("b"), a.param("lines")
+		a.loop(lines, 1, func() {
+			a.op("PRFM", mem(b, 0), "PLDL1KEEP")
+			a.addImm(b, b, 64)
+		})
+	})
 }
 
 func read(a *asm) {

@@ -29,7 +29,6 @@ func (a *asm) bit16b(d, n, m vec)  { a.three("VBIT", "B16", d, n, m) } // n wher
 func (a *asm) uzp18h(d, n, m vec)  { a.three("VUZP1", "H8", d, n, m) }
 func (a *asm) uzp116b(d, n, m vec) { a.three("VUZP1", "B16", d, n, m) }
 func (a *asm) uzp216b(d, n, m vec) { a.three("VUZP2", "B16", d, n, m) }
-func (a *asm) zip14s(d, n, m vec)  { a.three("VZIP1", "S4", d, n, m) }
 func (a *asm) cmeq8h(d, n, m vec)  { a.three("VCMEQ", "H8", d, n, m) }
 
 func (a *asm) mov16b(d, n vec) { a.op("VMOV", n.as("B16"), d.as("B16")) }
@@ -105,7 +104,6 @@ func (a *asm) mov(d, n gp)            { a.op("MOVD", n, d) }
 func (a *asm) addImm(d, n gp, v int)  { a.op("ADD", imm(v, 0, 1<<24-1), n, d) }
 func (a *asm) subImm(d, n gp, v int)  { a.op("SUB", imm(v, 0, 1<<24-1), n, d) }
 func (a *asm) add(d, n, m gp)         { a.op("ADD", m, n, d) }
-func (a *asm) sub(d, n, m gp)         { a.op("SUB", m, n, d) }
 func (a *asm) lslImm(d, n gp, by int) { a.op("LSL", imm(by, 0, 63), n, d) }
 
 // addShifted is d = n + m·2^by.

@@ -72,8 +72,6 @@ func (a *asm) faddp2d(d, n vec) {
 func (a *asm) bic16b(d, n, m vec) { a.word3(0x4e601c00, "bic", "16b", d, n, m) } // n and not m
 func (a *asm) cmgt4s(d, n, m vec) { a.word3(0x4ea03400, "cmgt", "4s", d, n, m) }
 func (a *asm) mul4s(d, n, m vec)  { a.word3(0x4ea09c00, "mul", "4s", d, n, m) }
-func (a *asm) xtn4h(d, n vec)     { a.word2(0x0e612800, "xtn", "4h", "4s", d, n) }
-func (a *asm) xtn28h(d, n vec)    { a.word2(0x4e612800, "xtn2", "8h", "4s", d, n) }
 
 // ushl shifts each lane left by the lowest byte of m's, right where that is negative.
 func (a *asm) ushl8h(d, n, m vec) { a.word3(0x6e604400, "ushl", "8h", d, n, m) }
