@@ -50,8 +50,9 @@ type head struct {
 	kScale, vScale   []float32
 	kOffset, vOffset []float32
 	pages            []byte
-	tailK, tailV     []byte // float32 tiles of the tokens behind the last page
-	tail             int    // tokens in the tail
+	tailK, tailV     []byte    // float32 tiles of the tokens behind the last page
+	tail             int       // tokens in the tail
+	liveK, liveV     []float32 // the tail's tokens row by row, once something was appended
 }
 
 // A Cache is one layer's K and V in the paged form that decode attention reads:
@@ -66,6 +67,7 @@ type Cache struct {
 	periodSize int
 	heads      []head
 	tokens     int
+	saturated  int64
 	memory     []byte
 	free       func()
 }
@@ -271,8 +273,8 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 	h.vScale, h.vOffset = c.v.wholeMeta(v)
 	for i := range tokens / pageTokens {
 		kMeta, vMeta, kCodes, vCodes := c.page(h, i)
-		c.k.store(kMeta, kCodes, i, tokens, k)
-		c.v.store(vMeta, vCodes, i, tokens, v)
+		c.k.store(kMeta, kCodes, i*pageTokens, tokens, k)
+		c.v.store(vMeta, vCodes, i*pageTokens, tokens, v)
 	}
 	first := tokens - tokens%pageTokens
 	h.tail = tokens - first
@@ -387,12 +389,12 @@ func (f Format) value(field uint8, scale, offset float32) float32 {
 	return scale * float32(int32(field)-f.centre())
 }
 
-// store writes page i: its metadata, where it has its own, and its codes.
-func (s *side) store(meta, codes []byte, i, tokens int, e Encoded) {
-	first := i * pageTokens
+// store writes the page whose tokens begin at token first of e, which has `tokens` of
+// them: its metadata, where it has its own, and its codes.
+func (s *side) store(meta, codes []byte, first, tokens int, e Encoded) {
 	if len(meta) > 0 {
 		clear(meta)
-		s.storeMeta(meta, i, tokens, e)
+		s.storeMeta(meta, first, tokens, e)
 	}
 	clear(codes)
 	switch s.layout.store {
@@ -469,15 +471,15 @@ func (s *side) storeRow(row []byte, token int, e Encoded) {
 	}
 }
 
-// storeMeta writes the scales and offsets of page i.
-func (s *side) storeMeta(meta []byte, i, tokens int, e Encoded) {
+// storeMeta writes the scales and offsets of a page.
+func (s *side) storeMeta(meta []byte, first, tokens int, e Encoded) {
 	put := func(slot, u int) {
 		s.putScale(meta, slot, e.Scales[u])
 		if s.offsetBytes > 0 {
 			s.putOffset(meta, slot, e.Offsets[u])
 		}
 	}
-	f, first := s.format, i*pageTokens
+	f := s.format
 	if f.Share == ShareToken {
 		groups := f.groups(s.dim)
 		for t := range pageTokens {

@@ -1,0 +1,213 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// A PageEncoder encodes 64 tokens of one KV head, rows of DimK and DimV values, with
+// scales of their own. What it returns for a side whose scales the whole head or
+// column shares, or that is a plain float type, is not looked at.
+type PageEncoder func(head int, k, v []float32) (Encoded, Encoded, error)
+
+// Appends says whether tokens can be appended to the cache: not where a block of
+// tokens that shares a scale is no part of a page.
+func (c *Cache) Appends() bool {
+	for _, s := range []*side{&c.k, &c.v} {
+		f := s.format
+		if f.scaled() && f.Share == ShareChannel && f.Group > 0 && (f.Group > pageTokens || pageTokens%f.Group != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// Append adds one token: k and v hold a row of each KV head. It stays float32 until
+// 64 tokens make a page, which encode then stores. Scales that a whole head or column
+// shares are those of the prefill: values beyond their range saturate, and Saturated
+// counts them. No step may run meanwhile. After an error the cache is as it was, but
+// for heads of a page that encode refused: fill it anew then.
+func (c *Cache) Append(k, v []float32, encode PageEncoder) error {
+	switch {
+	case !c.Appends():
+		return fmt.Errorf("append: blocks of %d and %d tokens that share scales are not whole parts of a page of %d", c.k.format.Group, c.v.format.Group, pageTokens)
+	case c.tokens >= c.shape.Tokens:
+		return fmt.Errorf("append: the cache is full: %d tokens", c.tokens)
+	case len(k) != c.shape.Heads*c.shape.DimK || len(v) != c.shape.Heads*c.shape.DimV:
+		return fmt.Errorf("append: %d and %d values: want %d and %d", len(k), len(v), c.shape.Heads*c.shape.DimK, c.shape.Heads*c.shape.DimV)
+	}
+	if i := IndexNonFinite(k); i >= 0 {
+		return fmt.Errorf("append: K of head %d, channel %d is not finite", i/c.shape.DimK, i%c.shape.DimK)
+	}
+	if i := IndexNonFinite(v); i >= 0 {
+		return fmt.Errorf("append: V of head %d, channel %d is not finite", i/c.shape.DimV, i%c.shape.DimV)
+	}
+	tailK, tailV := c.tailLayouts()
+	for i := range c.heads {
+		h := &c.heads[i]
+		for _, s := range []*side{&c.k, &c.v} {
+			if scales, _ := h.whole(s); s.whole && len(scales) == 0 {
+				return fmt.Errorf("append: head %d has no scales yet: fill the cache first", i)
+			}
+		}
+		if h.liveK == nil {
+			h.liveK, h.liveV = make([]float32, pageTokens*c.shape.DimK), make([]float32, pageTokens*c.shape.DimV)
+			for t := range h.tail {
+				getRow(h.liveK[t*c.shape.DimK:][:c.shape.DimK], h.tailK, &tailK, true, t)
+				getRow(h.liveV[t*c.shape.DimV:][:c.shape.DimV], h.tailV, &tailV, false, t)
+			}
+		}
+		rowK, rowV := k[i*c.shape.DimK:][:c.shape.DimK], v[i*c.shape.DimV:][:c.shape.DimV]
+		copy(h.liveK[h.tail*c.shape.DimK:], rowK)
+		copy(h.liveV[h.tail*c.shape.DimV:], rowV)
+		putRow(h.tailK, &tailK, true, h.tail, rowK)
+		putRow(h.tailV, &tailV, false, h.tail, rowV)
+		h.tail++
+	}
+	if c.heads[0].tail == pageTokens {
+		if err := c.closePage(encode); err != nil {
+			for i := range c.heads {
+				c.heads[i].tail--
+			}
+			return err
+		}
+	}
+	c.tokens++
+	return nil
+}
+
+// Saturated returns how many appended values lay beyond the range of scales that the
+// prefill fixed.
+func (c *Cache) Saturated() int64 { return c.saturated }
+
+// closePage turns the tails, 64 tokens of every head, into pages.
+func (c *Cache) closePage(encode PageEncoder) error {
+	page := (c.tokens+1)/pageTokens - 1
+	for i := range c.heads {
+		h := &c.heads[i]
+		var k, v Encoded
+		if c.k.encodes() || c.v.encodes() {
+			var err error
+			if k, v, err = encode(i, h.liveK, h.liveV); err != nil {
+				return fmt.Errorf("append: head %d: %w", i, err)
+			}
+		}
+		for _, x := range []struct {
+			side *side
+			rows []float32
+			e    *Encoded
+		}{{&c.k, h.liveK, &k}, {&c.v, h.liveV, &v}} {
+			if !x.side.encodes() {
+				c.saturated += x.side.freeze(x.e, x.rows, h)
+			} else if err := x.side.check(pageTokens, *x.e); err != nil {
+				return fmt.Errorf("append: head %d: %w", i, err)
+			}
+			for _, scale := range x.e.Scales {
+				c.v.signed = c.v.signed || !x.side.key && scale < 0
+			}
+		}
+		kMeta, vMeta, kCodes, vCodes := c.page(h, page)
+		c.k.store(kMeta, kCodes, 0, pageTokens, k)
+		c.v.store(vMeta, vCodes, 0, pageTokens, v)
+	}
+	for i := range c.heads {
+		c.heads[i].tail = 0
+	}
+	return nil
+}
+
+// encodes says whether a page of the side has scales of its own.
+func (s *side) encodes() bool { return s.format.Codec == CodecRows || s.format.scaled() && !s.whole }
+
+// whole returns the scales and offsets of a side that a head holds outside its pages.
+func (h *head) whole(s *side) (scale, offset []float32) {
+	if s.key {
+		return h.kScale, h.kOffset
+	}
+	return h.vScale, h.vOffset
+}
+
+// freeze encodes a page of rows under the scales that the head already has, and
+// returns how many values saturate.
+func (s *side) freeze(e *Encoded, rows []float32, h *head) (saturated int64) {
+	f := s.format
+	if f.Codec < CodecE4M3 {
+		e.Values = rows
+		return 0
+	}
+	scales, offsets := h.whole(s)
+	e.Fields = make([]uint8, len(rows))
+	low, high := float32(0), float32(int(1)<<f.Bits-1)
+	if f.Zero == ZeroSym {
+		low = 1
+	}
+	for i, x := range rows {
+		u := 0
+		if f.Share == ShareChannel {
+			u = i % s.dim
+		}
+		scale, offset := scales[u], offsets[u]
+		if f.Codec != CodecInt {
+			e.Fields[i], saturated = s.freezeFloat(x, scale, saturated)
+			continue
+		}
+		var field float32
+		switch {
+		case f.Zero == ZeroAsym && scale > 0:
+			field = float32(math.RoundToEven(float64((x - offset) / scale)))
+		case f.Zero == ZeroAsym:
+		case scale > 0:
+			field = float32(math.RoundToEven(float64(x/scale))) + offset
+		default:
+			field = offset
+		}
+		if field < low || field > high {
+			saturated++
+		}
+		e.Fields[i] = uint8(min(max(field, low), high))
+	}
+	return saturated
+}
+
+// freezeFloat encodes one value of an 8-bit float.
+func (s *side) freezeFloat(x, scale float32, saturated int64) (uint8, int64) {
+	if scale > 0 {
+		x /= scale
+	} else {
+		x = 0
+	}
+	var code [1]byte
+	largest := float32(MaxE4M3)
+	if s.format.Codec == CodecE4M3 {
+		ToE4M3(code[:], []float32{x})
+	} else {
+		largest = MaxE5M2
+		ToE5M2(code[:], []float32{x})
+	}
+	if x > largest || x < -largest {
+		saturated++
+	}
+	return code[0], saturated
+}
+
+// getRow reads one token back from float32 tiles.
+func getRow(row []float32, tiles []byte, l *layout, key bool, token int) {
+	for _, g := range l.segments {
+		if key {
+			at := tiles[4*(token/blockWide*g.steps*blockWide+token%blockWide):]
+			for ch := range row {
+				row[ch] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*ch*blockWide:]))
+			}
+			continue
+		}
+		for b := range g.blocks {
+			at := tiles[g.codes+4*(b*g.steps+token)*g.lanes:]
+			first := g.lane + b*g.lanes
+			part := row[min(first, len(row)):min(first+g.lanes, len(row))]
+			for lane := range part {
+				part[lane] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*lane:]))
+			}
+		}
+	}
+}
