@@ -30,7 +30,7 @@ test-purego:
 
 .PHONY: test-race
 test-race:
-	go test -race -short ./...
+	go test -race -short -timeout 20m ./...
 
 # test-arm64 runs the kernels' and schemes' tests under qemu-user, on a CPU
 # without FEAT_DotProd and on one with it; schemes use nothing that the two have

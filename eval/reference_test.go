@@ -368,10 +368,14 @@ var referenceSchemes = []string{
 // TestReference holds every figure against its definition, computed slowly and
 // straightforwardly in float64.
 func TestReference(t *testing.T) {
+	samples := []int{8, AllQueries}
+	if testing.Short() {
+		samples = samples[:1] // all queries take minutes under the race detector
+	}
 	for _, shape := range referenceShapes {
 		t.Run(shape.name, func(t *testing.T) {
 			l := newTestLayer(shape, 1)
-			for _, queries := range []int{8, AllQueries} {
+			for _, queries := range samples {
 				n := queries
 				if n == AllQueries {
 					n = math.MaxInt
