@@ -68,7 +68,8 @@ func (b *block) loss(w *keyPass, h *head, e []float32, errs [][]float32, decoded
 			w.first[row] += float64(sums.First[r])
 			w.large[row] = max(w.large[row], float64(sums.Delta[r]))
 			probability := tile(p, p.p, t, n)
-			w.flip[row] = w.flip[row] || b.overtaken(p, r, t, sums.Top[r], p.topP[r], closeShare*p.topP[r], decoded, delta, func(i int) float32 {
+			band := p.topP[r] * (closeShare + float32(closeLog*(max(w.shift[i][r], -w.shift[i][r])+sums.Delta[r])))
+			w.flip[row] = w.flip[row] || b.overtaken(p, r, t, sums.Top[r], p.topP[r], band, decoded, delta, func(i int) float32 {
 				return probability[i] + delta[i]
 			})
 		}
@@ -154,7 +155,7 @@ func (b *block) lossLarge(w *keyPass, h *head, e []float32, errs [][]float32, de
 			row := i*lanes + r
 			w.first[row] += float64(peaks.First[r])
 			if redo(i, p, r) {
-				w.flip[row] = w.flip[row] || b.overtaken(p, r, t, peaks.Top[r], p.topLogP[r], closeLog, decoded, delta, func(i int) float32 {
+				w.flip[row] = w.flip[row] || b.overtaken(p, r, t, peaks.Top[r], p.topLogP[r], closeLogLarge, decoded, delta, func(i int) float32 {
 					return logp[i] + (delta[i] - shift[r])
 				})
 			}
@@ -261,10 +262,12 @@ func (w *keyPass) weigh(i int, weights, v []float32, errs [][]float32, t, n, wid
 }
 
 // What is too close to the most attended token to be told from it by float32
-// differences: a share of its probability, or a distance in logits.
+// differences of logits: a share of its probability, and of the differences. Far
+// larger differences have a distance of their own, in logits.
 const (
-	closeShare float32 = 1e-4
-	closeLog   float32 = 1e-3
+	closeShare    float32 = 2e-6
+	closeLog      float32 = 1e-5
+	closeLogLarge float32 = 1e-3
 )
 
 // overtaken reports whether one of the tokens of a tile, from t on, is attended
