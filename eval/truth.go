@@ -258,7 +258,7 @@ func (r *ranking) spearman() *float64 {
 		return nil
 	}
 	a, b := ranks(r.figure), ranks(r.truth)
-	mean := float64(len(a)+1) / 2
+	mean := float64(float64(len(a)+1) / 2)
 	var ab, aa, bb float64
 	for i := range a {
 		x, y := a[i]-mean, b[i]-mean

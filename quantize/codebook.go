@@ -80,7 +80,7 @@ func (c *Coder) decodeCodes(values []float32, fields []uint8, dim int) {
 // learn returns n values that leave a small squared error on what a histogram
 // counted: Lloyd's iteration from the quantiles, in float64, the same everywhere.
 func learn(histogram []int64, n int) []float32 {
-	center := func(bin int) float64 { return (float64(bin)+0.5)*2/learnedBins - 1 }
+	center := func(bin int) float64 { return float64((float64(bin)+0.5)*2/learnedBins) - 1 }
 	var total int64
 	for _, count := range histogram {
 		total += count

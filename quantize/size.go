@@ -87,7 +87,7 @@ func (s *Scheme) AsymptoticBits(dim int) (float64, error) {
 	bytes := float64(rowData + rowMetadata)
 	switch {
 	case s.Format.Class == Strided:
-		bytes += float64(dim*stridedBytes) / stridedGroup
+		bytes += float64(float64(dim*stridedBytes) / stridedGroup)
 	case s.Share == PerToken:
 		bytes += float64(s.scales(1, int64(dim)) * int64(s.scaleBytes()))
 	case s.Share == PerChannel && s.Group > 0:
