@@ -104,11 +104,14 @@ type unpickler struct {
 	memo  map[uint32]any
 }
 
-// unpickle returns what a pickle stands for. Memory is bounded by a small
-// multiple of its length.
+// unpickle returns what a pickle stands for. An opcode of one byte can make a
+// value of a hundred, so that their number is bounded.
 func unpickle(data []byte) (any, error) {
 	u := &unpickler{data: data, memo: map[uint32]any{}}
-	for {
+	for steps := 0; ; steps++ {
+		if steps == maxPickleSteps {
+			return nil, fmt.Errorf("the pickle has more than %d opcodes: refused (byte %d of the pickle)", maxPickleSteps, u.at)
+		}
 		op, err := u.take(1)
 		if err != nil {
 			return nil, err

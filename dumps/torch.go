@@ -19,7 +19,8 @@ const (
 	// many: what a walk may visit is bounded.
 	maxPickleDepth = 32
 	maxPickleItems = 1 << 16
-	maxPickleName  = 256 // bytes of a dictionary's key
+	maxPickleSteps = 1 << 18 // opcodes; a tensor takes about 40
+	maxPickleName  = 256     // bytes of a dictionary's key
 )
 
 // legacyTorch begins files of PyTorch before 1.6: a pickled magic number.

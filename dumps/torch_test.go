@@ -156,6 +156,8 @@ func TestTorchRefuses(t *testing.T) {
 		"compressed":        {torchFile(t, zip.Deflate, pickle("N")), `"data.pkl" is compressed`},
 		"bomb":              {torchFile(t, zip.Deflate, bytes.Repeat([]byte{'N'}, 1<<20)), `"data.pkl" is compressed`},
 		"huge pickle":       {torchFile(t, zip.Store, make([]byte, maxPickle+1)), "more than the 16777216 allowed"},
+		"many values":       {torchFile(t, zip.Store, bytes.Repeat([]byte("]"), 10<<20)), "more than 262144 opcodes"},
+		"many memos":        {torchFile(t, zip.Store, append([]byte("N"), bytes.Repeat([]byte{0x94}, 10<<20)...)), "more than 262144 opcodes"},
 		"runs code":         {torchFile(t, zip.Store, pickle("cposix\nsystem\n", pickleText("true"), "\x85R")), `names "posix.system", which is not on the list`},
 		"runs code, new":    {torchFile(t, zip.Store, pickle(pickleText("builtins"), pickleText("eval"), "\x93")), `names "builtins.eval"`},
 		"calls a class":     {torchFile(t, zip.Store, pickle("ctransformers.cache_utils\nDynamicCache\n)R")), `calls "transformers.cache_utils.DynamicCache": refused`},
