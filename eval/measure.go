@@ -284,6 +284,9 @@ type worker struct {
 func (b *block) run(ctx context.Context, o *Options, workers []worker, calibrations [2][]quantize.Calibration, residual bool, done func(int64)) error {
 	l := b.layer
 	units := b.units()
+	if len(units) == 0 { // nothing fits this layer
+		return nil
+	}
 	if residual {
 		b.delta = make([][]float32, len(b.plan.combos))
 		for i := range b.delta {
@@ -319,7 +322,8 @@ func (b *block) run(ctx context.Context, o *Options, workers []worker, calibrati
 			tasks = append(tasks, task{h, u})
 		}
 	}
-	perRow := b.plan.work(l) / int64(l.KVHeads)
+	perHead := b.plan.work(l) / int64(l.KVHeads) * int64(len(b.queries)) * int64(l.Tokens)
+	share := perHead / int64(len(units))
 	return parallel(ctx, o.Threads, len(tasks), func(ctx context.Context, n, i int) error {
 		t := tasks[i]
 		s := state[t.head]
@@ -355,7 +359,9 @@ func (b *block) run(ctx context.Context, o *Options, workers []worker, calibrati
 			*ring[t.head%slots] = s.head
 			state[t.head] = nil // what the units left has been used
 			close(free[t.head])
-			done(perRow * int64(len(b.queries)) * int64(l.Tokens))
+			done(perHead - int64(len(units)-1)*share)
+		} else {
+			done(share)
 		}
 		return nil
 	})

@@ -217,6 +217,15 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
+// TestNothingFits has only schemes that do not fit, in a set that leaves those out.
+func TestNothingFits(t *testing.T) {
+	l := newTestLayer(shapeOf{name: "d 40", kvHeads: 5, group: 1, tokens: 40, dimK: 40, dimV: 40, rows: 4, model: 3, size: 1, facts: Facts{Causal: true}}, 8)
+	r := runOn(t, l, Options{Schemes: []string{"q8_0", "mxfp4:exact"}, Optional: true})
+	if len(r.Rows) != 0 || len(r.Warnings) == 0 || len(r.Outliers) == 0 {
+		t.Errorf("%d rows, warnings %q", len(r.Rows), r.Warnings)
+	}
+}
+
 func TestProgressAndBench(t *testing.T) {
 	l := newTestLayer(referenceShapes[0], 9)
 	var last Progress
