@@ -106,7 +106,7 @@ func measure(ctx context.Context, l *Layer, p *plan, o *Options, sizes [2][]*qua
 		if err := b.run(ctx, o, workers, calibrations, projection != nil, done); err != nil {
 			return nil, err
 		}
-		if projection != nil {
+		if b.delta != nil {
 			if err := b.project(ctx, o, projection); err != nil {
 				return nil, err
 			}
