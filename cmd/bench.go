@@ -56,8 +56,7 @@ var benchKernels = []string{"decode", "dequantize-then-f16", "encode", "dequanti
 
 func newBench(s Streams) *cobra.Command {
 	var o benchOptions
-	var c *cobra.Command
-	c = &cobra.Command{
+	c := &cobra.Command{
 		Use:   "bench",
 		Short: "measure decode attention against the read bandwidth",
 		Long: `bench runs the attention of one new token over a cache of one layer, stored
