@@ -125,6 +125,9 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 		return err
 	}
 	defer src.close()
+	if err := out.spare(o.source.inputs(src.files)...); err != nil {
+		return err
+	}
 	if !o.noBench {
 		options.Bench = decodeBench(o.cpu.threads)
 	}

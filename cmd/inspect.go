@@ -50,6 +50,9 @@ func runInspect(o sourceOptions, out *output) error {
 	if err != nil {
 		return err
 	}
+	if err := out.spare(o.inputs(files)...); err != nil {
+		return err
+	}
 	var in inspection
 	for _, f := range files {
 		in.add(f, wanted)

@@ -137,6 +137,51 @@ func TestFlagValues(t *testing.T) {
 	}
 }
 
+// TestOutputSparesInput: -o must not replace what the command reads, under
+// whatever name; an earlier report may be replaced.
+func TestOutputSparesInput(t *testing.T) {
+	dir := t.TempDir()
+	dump, config, link := filepath.Join(dir, "x.npz"), filepath.Join(dir, "config.json"), filepath.Join(dir, "link")
+	if code, _, stderr := run("synth", "-o", dump, "--tokens", "8", "--kv-heads", "1", "--query-heads", "1", "--head-dim", "8", "--queries", "8"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	text := `{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64}`
+	if err := os.WriteFile(config, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(config, link); err != nil {
+		t.Skip(err)
+	}
+	before, err := os.ReadFile(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"plan", "--config", config, "--ctx", "4k", "-o", config},
+		{"plan", "--config", dir, "--ctx", "4k", "-o", config},
+		{"plan", "--config", config, "--ctx", "4k", "-o", link},
+		{"plan", "--model", "8b", "--ctx", "4k", "--draft", config, "-o", config},
+		{"inspect", dump, "-o", dump},
+		{"inspect", filepath.Join(dir, "*.npz"), "-o", dump},
+		{"eval", "--no-bench", "--dump", dump, "--scheme", "int8", "-o", dump},
+	} {
+		if code, _, stderr := run(args...); code != exitUsage || !strings.Contains(stderr, "that is the input") {
+			t.Errorf("kvq %q: exit code %d, stderr %q", args, code, stderr)
+		}
+	}
+	after, _ := os.ReadFile(dump)
+	kept, _ := os.ReadFile(config)
+	if !bytes.Equal(after, before) || string(kept) != text {
+		t.Error("an input was replaced")
+	}
+	report := filepath.Join(dir, "base.json")
+	for range 2 {
+		if code, _, stderr := run("eval", "--no-bench", "--dump", dump, "--scheme", "int8", "--format", "json", "-o", report); code != exitOK {
+			t.Error(stderr)
+		}
+	}
+}
+
 // TestHelpFits: help keeps to the width of a terminal, save for commands to copy.
 func TestHelpFits(t *testing.T) {
 	helps := [][]string{{"--help"}, {"capture", "hf", "--help"}}

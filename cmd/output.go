@@ -100,6 +100,24 @@ func (o *output) write(render func(io.Writer) error) error {
 	})
 }
 
+// spare fails where -o names a file that the command reads, which writing
+// would destroy.
+func (o *output) spare(inputs ...string) error {
+	if o.path == "" {
+		return nil
+	}
+	out, err := os.Stat(o.path)
+	if err != nil || !out.Mode().IsRegular() {
+		return nil // nothing to lose, or not by us
+	}
+	for _, path := range inputs {
+		if in, err := os.Stat(path); err == nil && os.SameFile(in, out) {
+			return usagef("-o %s: that is the input", o.path)
+		}
+	}
+	return nil
+}
+
 // warn prints a warning: the result stands, but the reader should know.
 func (o *output) warn(format string, args ...any) { o.say("warning: ", format, args) }
 

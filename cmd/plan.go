@@ -223,6 +223,13 @@ func (p *planRun) warn(format string, args ...any) {
 }
 
 func runPlan(o planOptions, out *output) error {
+	inputs := []string{o.model.config, o.model.gguf, o.weights.safetensors, o.draft.model}
+	if o.model.config != "" {
+		inputs = append(inputs, filepath.Join(o.model.config, "config.json"))
+	}
+	if err := out.spare(inputs...); err != nil {
+		return err
+	}
 	p, err := preparePlan(o)
 	if err != nil {
 		return err

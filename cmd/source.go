@@ -198,6 +198,17 @@ func (o sourceOptions) open(flag string, warn func(format string, args ...any)) 
 	return files, nil
 }
 
+// inputs names the files that were opened.
+func (o sourceOptions) inputs(files []*dumps.File) []string {
+	names := append([]string{o.k, o.v, o.q, o.gguf}, o.dumps...)
+	for _, f := range files {
+		for _, l := range f.Layers {
+			names = append(names, l.Path)
+		}
+	}
+	return names
+}
+
 // some lists a few of many.
 func some(names []string) string {
 	const most = 12
