@@ -38,6 +38,9 @@ func newGate(o evalOptions) (*gate, error) {
 		return nil, err
 	}
 	if o.baseline == "" {
+		if g.tolerance != 0 {
+			return nil, usagef("--tolerance needs --baseline")
+		}
 		return g, nil
 	}
 	raw, err := readRegular(o.baseline, maxBaseline)

@@ -2,6 +2,7 @@ package eval
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -43,7 +44,7 @@ func ParseCondition(text string) (Condition, error) {
 		c.op, number = c.op+"=", rest
 	}
 	v, err := strconv.ParseFloat(number, 64)
-	if err != nil || v != v {
+	if err != nil || v != v || math.IsInf(v, 0) {
 		return fail("%q is no number", number)
 	}
 	c.value = v
@@ -190,11 +191,19 @@ const baselineSlack = 1e-9
 // rows by dump, layer, k and v (and KV head). A figure is worse when it exceeds
 // the old one by more than the share tolerance and 1e-9; bytes must be equal; a
 // row that r does not have fails. Only such checks are returned; notices name
-// rows that the baseline does not have. Errors: queries sampled differently, and
-// a *UsageError for attention figures of stand-in queries without allowProxy.
+// rows that the baseline does not have. Errors: a baseline without rows, queries
+// sampled differently, and a *UsageError for attention figures of stand-in queries without allowProxy.
 func CompareBaseline(r, baseline *Report, tolerance float64, allowProxy bool) (checks []Check, notices []string, err error) {
 	if baseline.Schema != Schema {
 		return nil, nil, fmt.Errorf("baseline is of schema %q, want %q", baseline.Schema, Schema)
+	}
+	for i := range baseline.Rows {
+		if row := &baseline.Rows[i]; row.Dump == "" || row.K == "" || row.V == "" {
+			return nil, nil, fmt.Errorf("baseline: row %d names no dump, k or v", i)
+		}
+	}
+	if len(baseline.Rows) == 0 {
+		return nil, nil, fmt.Errorf("baseline has no rows: nothing to compare with")
 	}
 	for _, d := range r.Dumps {
 		if d.Queries == Proxy && !allowProxy {
