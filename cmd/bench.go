@@ -85,7 +85,8 @@ cache that stays in the second-level cache, times the threads.`,
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.schemes, "scheme", benchSchemes, "`SCHEME` or K:V pair; repeatable, or a list")
-	f.StringVar(&o.cpu.isa, "isa", s.Getenv("KVQ_ISA"), "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
+	o.cpu.fromEnv = s.Getenv("KVQ_ISA")
+	f.StringVar(&o.cpu.isa, "isa", "", "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
 	f.IntSliceVar(&o.threads, "threads", threads, "numbers of `THREADS` to measure, a list")
 	f.StringVarP(&o.context, "ctx", "c", "32k", "`TOKENS` in the cache")
 	f.IntVar(&o.queryHeads, "heads", 0, "query heads (default: 4 for each KV head)")

@@ -12,13 +12,15 @@ import (
 // cpuFlags say what runs the kernels.
 type cpuFlags struct {
 	isa     string
+	fromEnv string // $KVQ_ISA
 	threads int
 }
 
 // add adds --isa and --threads. Only here is the environment asked for an
 // instruction set; package kernels never looks.
 func (o *cpuFlags) add(f *pflag.FlagSet, s Streams) {
-	f.StringVar(&o.isa, "isa", s.Getenv("KVQ_ISA"), "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
+	o.fromEnv = s.Getenv("KVQ_ISA")
+	f.StringVar(&o.isa, "isa", "", "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
 	f.IntVar(&o.threads, "threads", runtime.GOMAXPROCS(0), "number of `THREADS`")
 }
 
@@ -30,12 +32,15 @@ func (o *cpuFlags) use() error {
 	if o.threads < 1 || o.threads > maxThreads {
 		return usagef("--threads %d: want 1 to %d", o.threads, maxThreads)
 	}
-	isa := kernels.ISA(strings.ToLower(o.isa))
-	if isa == "" {
-		isa = kernels.Available()[0]
+	from, name := "--isa", o.isa
+	if name == "" {
+		from, name = "$KVQ_ISA", o.fromEnv
 	}
-	if err := kernels.Use(isa); err != nil {
-		return usagef("--isa: %w", err)
+	if name == "" {
+		name = string(kernels.Available()[0])
+	}
+	if err := kernels.Use(kernels.ISA(strings.ToLower(name))); err != nil {
+		return usagef("%s: %w", from, err)
 	}
 	return nil
 }

@@ -189,8 +189,13 @@ func (p *progress) done() {
 func writeFile(path string, write func(io.Writer) error) (err error) {
 	mode := os.FileMode(0o666)
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSymlink != 0 {
-		if path, err = filepath.EvalSymlinks(path); err != nil {
+		// /dev/stdout names a pipe by a link that leads to no path.
+		target, err := filepath.EvalSymlinks(path)
+		if pipe, statErr := os.Stat(path); err != nil && (statErr != nil || pipe.Mode().IsRegular()) {
 			return err
+		}
+		if err == nil {
+			path = target
 		}
 	}
 	info, err := os.Stat(path)

@@ -263,12 +263,18 @@ func withHint(err error, format string, args ...any) error {
 func hintOf(err error) string {
 	var hinted interface{ Hint() string }
 	var scheme *quantize.SchemeError
+	var scale *quantize.RangeError
+	var value *quantize.ValueError
 	var check *eval.UsageError
 	switch {
 	case errors.As(err, &hinted):
 		return hinted.Hint()
 	case errors.As(err, &scheme):
 		return scheme.Hint
+	case errors.As(err, &scale):
+		return scale.Hint
+	case errors.As(err, &value):
+		return value.Hint
 	case errors.As(err, &check):
 		return check.Hint
 	}

@@ -266,7 +266,7 @@ func (op *opener) group(paths []string, many bool) []set {
 	}
 	for _, key := range order {
 		s := npy[key]
-		if s.base != "" && !many {
+		if s.base != "" { // a pattern such as 'layer?.npy' lists x.npy without them
 			s.companions()
 		}
 		first := s.base
@@ -326,7 +326,7 @@ func (s *npySet) companions() {
 	ext := filepath.Ext(s.base)
 	for role, part := range roles {
 		p := strings.TrimSuffix(s.base, ext) + "." + role + ext
-		if _, err := os.Stat(p); err == nil && part != K && part != V {
+		if _, err := os.Stat(p); err == nil && part != K && part != V && s.path[part] == "" {
 			s.path[part] = p
 		}
 	}

@@ -431,8 +431,8 @@ func pad(dst, src []float32, rows, dim, width int) {
 
 // roundTrip stores the slot's head under a side and leaves decoded − exact in
 // dst, [tokens, dim], and their sums and maximum in the worker.
-// A value that the side cannot hold is an error unless the schemes are the
-// default ones: then it is returned as refused.
+// A value that the side cannot hold, or a fact that it needs and the dump lacks,
+// is an error unless the schemes are optional: then it is returned as refused.
 func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, calibrations [2][]quantize.Calibration) (refused, err error) {
 	l, sd := b.layer, b.plan.sides[tensor][side]
 	exact, dim := s.k[:l.Tokens*l.DimK], l.DimK
@@ -443,7 +443,8 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 	if err := coder.Encode(&w.encoded[tensor], quantize.Head{Index: s.index, Dim: dim, Values: exact, Heads: l.KVHeads, Finite: true, Rope: l.schemeRope(tensor)}, &calibrations[tensor][side]); err != nil {
 		var value *quantize.ValueError
 		var scale *quantize.RangeError
-		if b.plan.optional && (errors.As(err, &value) || errors.As(err, &scale)) {
+		var misfit *quantize.SchemeError // it needs facts that the dump lacks
+		if b.plan.optional && (errors.As(err, &value) || errors.As(err, &scale) || errors.As(err, &misfit)) {
 			return err, nil
 		}
 		return nil, l.encodeError(tensor, sd, err)
