@@ -24,7 +24,7 @@ func newConvert(s Streams) *cobra.Command {
 	var o convertOptions
 	c := &cobra.Command{
 		Use:   "convert IN... -o OUT.safetensors",
-		Short: "write dumps of any form as one safetensors file of schema kvq.dump/1",
+		Short: "write dumps of any form as one safetensors file",
 		Long: `convert reads whatever kvq reads (npy, npz, safetensors, PyTorch files, MLX
 prompt caches, llama.cpp states, directories of them) and writes one
 safetensors file with the facts that were stated, as kvq.dump/1. Types are
