@@ -47,7 +47,7 @@ Exit code 3 when a --fail-if or --baseline check does not hold.`,
   kvq eval --dump dumps/ --scheme int8-channel:int4-token/64 --fail-if 'kl_mean>0.01'
   kvq eval --dump dumps/ --format json -o base.json
   kvq eval --dump dumps/ --baseline base.json --tolerance 2%
-  kvq eval --dump all-layers.safetensors --truth all-layers.truth.tsv`,
+  kvq eval --dump all-layers.safetensors --truth all-layers.safetensors.truth.tsv`,
 		Args: noArgs("--dump"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s, formatHTML)
