@@ -60,6 +60,7 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		[2]accumulateOffsetFunc{accumulateOffsetx1AVX2, accumulateOffsetx2AVX2})
 	k.laneDot = dotOfLanes(laneDotAVX2)
 	k.widen = widenBy(widenAVX2)
+	k.foldHalf = halfFold(k.widen, k.fold)
 	k.fetch = fetchBy(fetchAVX2)
 	k.merge = mergeBy(mergeAVX2)
 	k.multiply = rowBy(multiplyAVX2, multiplyGeneric)
@@ -141,6 +142,13 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		[2]accumulateOffsetFunc{accumulateOffsetx1AVX512, accumulateOffsetx2AVX512})
 	k.laneDot = dotOfLanes(laneDotAVX512)
 	k.widen = widenBy(widenAVX512)
+	foldHalf := [headBlock]func(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre, n int){
+		foldHalfx1AVX512, foldHalfx2AVX512, foldHalfx3AVX512, foldHalfx4AVX512}
+	k.foldHalf = func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, half []byte, _ []float32, limit float32, centre, heads, n int) {
+		mustHold(n > 0 && n%blockWide == 0 && plane >= n && len(coef) >= 2*heads*plane && len(units) >= headBlock && len(bias) >= heads &&
+			len(x) >= rows(heads, row, n) && len(half) >= 2*n)
+		foldHalf[heads-1](&coef[0], plane, &units[0], &bias[0], &x[0], &half[0], row, limit, centre, n)
+	}
 	k.fetch = fetchBy(fetchAVX512)
 	k.merge = mergeBy(mergeAVX512)
 	k.multiply = rowBy(multiplyAVX512, multiplyGeneric)

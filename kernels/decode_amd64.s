@@ -20994,6 +20994,100 @@ planes:
 	VZEROUPPER
 	RET
 
+// func foldHalfx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldHalfx1AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
+	VPXORD       Z1, Z1, Z1
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z2
+	MOVQ         x+32(FP), AX
+	MOVQ         scale+40(FP), CX
+	MOVQ         n+72(FP), DX
+
+amax:
+	VCVTPH2PS     (CX), Z3
+	VCVTPH2PS     32(CX), Z4
+	VMULPS        (AX), Z3, Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	VMULPS        64(AX), Z4, Z3
+	VPANDD        Z2, Z3, Z3
+	VMAXPS        Z3, Z1, Z1
+	ADDQ          $0x00000080, AX
+	ADDQ          $0x40, CX
+	SUBQ          $0x20, DX
+	JNZ           amax
+	MOVQ          units+16(FP), AX
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VMAXPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VMAXPS        X2, X1, X1
+	VPERMILPS     $0x4e, X1, X2
+	VMAXPS        X1, X2, X1
+	VPERMILPS     $0xb1, X1, X2
+	VMAXPS        X1, X2, X1
+	VBROADCASTSS  X1, Z2
+	VUNPCKLPS     X2, X2, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (AX)
+	VPERMILPS     $0x00, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z1
+	VMOVDQU64     decodePlane1<>+0(SB), Z2
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z3
+	VPXORD        Z5, Z5, Z5
+	MOVQ          coef+0(FP), AX
+	MOVQ          plane+8(FP), CX
+	MOVQ          x+32(FP), DX
+	MOVQ          scale+40(FP), BX
+	MOVQ          n+72(FP), SI
+
+planes:
+	VCVTPH2PS     (BX), Z4
+	VCVTPH2PS     32(BX), Z6
+	VMULPS        (DX), Z4, Z4
+	VMULPS        Z0, Z4, Z4
+	VCVTPS2DQ     Z4, Z4
+	VPADDD        Z4, Z5, Z5
+	VMULPS        64(DX), Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z5, Z5
+	VPACKSSDW     Z6, Z4, Z4
+	VPERMB        Z4, Z1, Z6
+	VMOVDQU       Y6, (AX)
+	VPADDW        Z3, Z4, Z4
+	VPERMB        Z4, Z2, Z4
+	VMOVDQU       Y4, (AX)(CX*1)
+	ADDQ          $0x20, AX
+	ADDQ          $0x00000080, DX
+	ADDQ          $0x40, BX
+	SUBQ          $0x20, SI
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
+	VEXTRACTI64X4 $0x01, Z5, Y0
+	VPADDD        Y5, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
+	VZEROUPPER
+	RET
+
 // func softmaxx2AVX512(z *float32, m *float32, r *float32, l *float32)
 // Requires: AVX, AVX512F
 TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
@@ -22537,6 +22631,148 @@ planes:
 	ADDQ          $0x20, BX
 	ADDQ          $0x00000080, SI
 	ADDQ          $0x00000080, DI
+	SUBQ          $0x20, R8
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
+	VEXTRACTI64X4 $0x01, Z7, Y0
+	VPADDD        Y7, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
+	VEXTRACTI64X4 $0x01, Z8, Y0
+	VPADDD        Y8, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
+	VZEROUPPER
+	RET
+
+// func foldHalfx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldHalfx2AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z3
+	MOVQ         x+32(FP), CX
+	MOVQ         scale+40(FP), DX
+	MOVQ         n+72(FP), BX
+
+amax:
+	VCVTPH2PS     (DX), Z4
+	VCVTPH2PS     32(DX), Z5
+	VMULPS        (CX), Z4, Z6
+	VPANDD        Z3, Z6, Z6
+	VMAXPS        Z6, Z1, Z1
+	VMULPS        64(CX), Z5, Z6
+	VPANDD        Z3, Z6, Z6
+	VMAXPS        Z6, Z1, Z1
+	VMULPS        (CX)(AX*1), Z4, Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z2, Z2
+	VMULPS        64(CX)(AX*1), Z5, Z4
+	VPANDD        Z3, Z4, Z4
+	VMAXPS        Z4, Z2, Z2
+	ADDQ          $0x00000080, CX
+	ADDQ          $0x40, DX
+	SUBQ          $0x20, BX
+	JNZ           amax
+	MOVQ          units+16(FP), CX
+	VEXTRACTF64X4 $0x01, Z1, Y3
+	VMAXPS        Y1, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X1
+	VMAXPS        X3, X1, X1
+	VPERMILPS     $0x4e, X1, X3
+	VMAXPS        X1, X3, X1
+	VPERMILPS     $0xb1, X1, X3
+	VMAXPS        X1, X3, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VMAXPS        Y2, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X2
+	VMAXPS        X3, X2, X2
+	VPERMILPS     $0x4e, X2, X3
+	VMAXPS        X2, X3, X2
+	VPERMILPS     $0xb1, X2, X3
+	VMAXPS        X2, X3, X2
+	VBROADCASTSS  X2, Z2
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X2, X2, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z2
+	VMOVDQU64     decodePlane1<>+0(SB), Z3
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z4
+	VPXORD        Z7, Z7, Z7
+	VPXORD        Z8, Z8, Z8
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          x+32(FP), SI
+	MOVQ          scale+40(FP), DI
+	MOVQ          n+72(FP), R8
+
+planes:
+	VCVTPH2PS     (DI), Z5
+	VCVTPH2PS     32(DI), Z6
+	VMULPS        (SI), Z5, Z9
+	VMULPS        Z1, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VPADDD        Z9, Z7, Z7
+	VMULPS        64(SI), Z6, Z10
+	VMULPS        Z1, Z10, Z10
+	VCVTPS2DQ     Z10, Z10
+	VPADDD        Z10, Z7, Z7
+	VPACKSSDW     Z10, Z9, Z9
+	VPERMB        Z9, Z2, Z10
+	VMOVDQU       Y10, (CX)
+	VPADDW        Z4, Z9, Z9
+	VPERMB        Z9, Z3, Z9
+	VMOVDQU       Y9, (CX)(DX*1)
+	VMULPS        (SI)(AX*1), Z5, Z5
+	VMULPS        Z0, Z5, Z5
+	VCVTPS2DQ     Z5, Z5
+	VPADDD        Z5, Z8, Z8
+	VMULPS        64(SI)(AX*1), Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z8, Z8
+	VPACKSSDW     Z6, Z5, Z5
+	VPERMB        Z5, Z2, Z6
+	VMOVDQU       Y6, (CX)(DX*2)
+	VPADDW        Z4, Z5, Z5
+	VPERMB        Z5, Z3, Z5
+	VMOVDQU       Y5, (BX)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
+	ADDQ          $0x00000080, SI
+	ADDQ          $0x40, DI
 	SUBQ          $0x20, R8
 	JNZ           planes
 	MOVQ          bias+24(FP), AX
@@ -24724,6 +24960,192 @@ planes:
 	ADDQ          $0x20, BX
 	ADDQ          $0x00000080, SI
 	ADDQ          $0x00000080, DI
+	SUBQ          $0x20, R8
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
+	VEXTRACTI64X4 $0x01, Z8, Y0
+	VPADDD        Y8, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
+	VEXTRACTI64X4 $0x01, Z9, Y0
+	VPADDD        Y9, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
+	VEXTRACTI64X4 $0x01, Z10, Y0
+	VPADDD        Y10, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 8(AX)
+	VZEROUPPER
+	RET
+
+// func foldHalfx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldHalfx3AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z4
+	MOVQ         x+32(FP), CX
+	MOVQ         scale+40(FP), DX
+	MOVQ         n+72(FP), BX
+
+amax:
+	VCVTPH2PS     (DX), Z5
+	VCVTPH2PS     32(DX), Z6
+	VMULPS        (CX), Z5, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z1, Z1
+	VMULPS        64(CX), Z6, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z1, Z1
+	VMULPS        (CX)(AX*1), Z5, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z2, Z2
+	VMULPS        64(CX)(AX*1), Z6, Z7
+	VPANDD        Z4, Z7, Z7
+	VMAXPS        Z7, Z2, Z2
+	VMULPS        (CX)(AX*2), Z5, Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z3, Z3
+	VMULPS        64(CX)(AX*2), Z6, Z5
+	VPANDD        Z4, Z5, Z5
+	VMAXPS        Z5, Z3, Z3
+	ADDQ          $0x00000080, CX
+	ADDQ          $0x40, DX
+	SUBQ          $0x20, BX
+	JNZ           amax
+	MOVQ          units+16(FP), CX
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VMAXPS        Y1, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X1
+	VMAXPS        X4, X1, X1
+	VPERMILPS     $0x4e, X1, X4
+	VMAXPS        X1, X4, X1
+	VPERMILPS     $0xb1, X1, X4
+	VMAXPS        X1, X4, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VMAXPS        Y2, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X2
+	VMAXPS        X4, X2, X2
+	VPERMILPS     $0x4e, X2, X4
+	VMAXPS        X2, X4, X2
+	VPERMILPS     $0xb1, X2, X4
+	VMAXPS        X2, X4, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VMAXPS        Y3, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VMAXPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VMAXPS        X3, X4, X3
+	VPERMILPS     $0xb1, X3, X4
+	VMAXPS        X3, X4, X3
+	VBROADCASTSS  X3, Z3
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X3, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z3
+	VMOVDQU64     decodePlane1<>+0(SB), Z4
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z5
+	VPXORD        Z8, Z8, Z8
+	VPXORD        Z9, Z9, Z9
+	VPXORD        Z10, Z10, Z10
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          x+32(FP), SI
+	MOVQ          scale+40(FP), DI
+	MOVQ          n+72(FP), R8
+
+planes:
+	VCVTPH2PS     (DI), Z6
+	VCVTPH2PS     32(DI), Z7
+	VMULPS        (SI), Z6, Z11
+	VMULPS        Z1, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z8, Z8
+	VMULPS        64(SI), Z7, Z12
+	VMULPS        Z1, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z8, Z8
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z3, Z12
+	VMOVDQU       Y12, (CX)
+	VPADDW        Z5, Z11, Z11
+	VPERMB        Z11, Z4, Z11
+	VMOVDQU       Y11, (CX)(DX*1)
+	VMULPS        (SI)(AX*1), Z6, Z11
+	VMULPS        Z2, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z9, Z9
+	VMULPS        64(SI)(AX*1), Z7, Z12
+	VMULPS        Z2, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z9, Z9
+	VPACKSSDW     Z12, Z11, Z11
+	VPERMB        Z11, Z3, Z12
+	VMOVDQU       Y12, (CX)(DX*2)
+	VPADDW        Z5, Z11, Z11
+	VPERMB        Z11, Z4, Z11
+	VMOVDQU       Y11, (BX)
+	VMULPS        (SI)(AX*2), Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z10, Z10
+	VMULPS        64(SI)(AX*2), Z7, Z7
+	VMULPS        Z0, Z7, Z7
+	VCVTPS2DQ     Z7, Z7
+	VPADDD        Z7, Z10, Z10
+	VPACKSSDW     Z7, Z6, Z6
+	VPERMB        Z6, Z3, Z7
+	VMOVDQU       Y7, (BX)(DX*1)
+	VPADDW        Z5, Z6, Z6
+	VPERMB        Z6, Z4, Z6
+	VMOVDQU       Y6, (BX)(DX*2)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
+	ADDQ          $0x00000080, SI
+	ADDQ          $0x40, DI
 	SUBQ          $0x20, R8
 	JNZ           planes
 	MOVQ          bias+24(FP), AX
@@ -27561,6 +27983,248 @@ planes:
 	ADDQ          $0x00000080, DI
 	ADDQ          $0x00000080, R8
 	ADDQ          $0x00000080, R9
+	SUBQ          $0x20, R10
+	JNZ           planes
+	MOVQ          bias+24(FP), AX
+	MOVQ          centre+64(FP), CX
+	VEXTRACTI64X4 $0x01, Z9, Y0
+	VPADDD        Y9, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, (AX)
+	VEXTRACTI64X4 $0x01, Z10, Y0
+	VPADDD        Y10, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 4(AX)
+	VEXTRACTI64X4 $0x01, Z11, Y0
+	VPADDD        Y11, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 8(AX)
+	VEXTRACTI64X4 $0x01, Z12, Y0
+	VPADDD        Y12, Y0, Y0
+	VEXTRACTI128  $0x01, Y0, X1
+	VPADDD        X0, X1, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDD        X1, X0, X1
+	VPSHUFD       $0xb1, X1, X0
+	VPADDD        X1, X0, X1
+	VMOVD         X1, DX
+	IMULL         CX, DX
+	MOVL          DX, 12(AX)
+	VZEROUPPER
+	RET
+
+// func foldHalfx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
+TEXT ·foldHalfx4AVX512(SB), NOSPLIT, $0-80
+	MOVQ         row+48(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS limit+56(FP), X0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VBROADCASTSS decodeWord7fffffff<>+0(SB), Z5
+	MOVQ         x+32(FP), CX
+	MOVQ         CX, DX
+	ADDQ         AX, DX
+	LEAQ         (DX)(AX*2), DX
+	MOVQ         scale+40(FP), BX
+	MOVQ         n+72(FP), SI
+
+amax:
+	VCVTPH2PS     (BX), Z6
+	VCVTPH2PS     32(BX), Z7
+	VMULPS        (CX), Z6, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z1, Z1
+	VMULPS        64(CX), Z7, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z1, Z1
+	VMULPS        (CX)(AX*1), Z6, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z2, Z2
+	VMULPS        64(CX)(AX*1), Z7, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z2, Z2
+	VMULPS        (CX)(AX*2), Z6, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z3, Z3
+	VMULPS        64(CX)(AX*2), Z7, Z8
+	VPANDD        Z5, Z8, Z8
+	VMAXPS        Z8, Z3, Z3
+	VMULPS        (DX), Z6, Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z4, Z4
+	VMULPS        64(DX), Z7, Z6
+	VPANDD        Z5, Z6, Z6
+	VMAXPS        Z6, Z4, Z4
+	ADDQ          $0x00000080, CX
+	ADDQ          $0x00000080, DX
+	ADDQ          $0x40, BX
+	SUBQ          $0x20, SI
+	JNZ           amax
+	MOVQ          units+16(FP), CX
+	VEXTRACTF64X4 $0x01, Z1, Y5
+	VMAXPS        Y1, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X1
+	VMAXPS        X5, X1, X1
+	VPERMILPS     $0x4e, X1, X5
+	VMAXPS        X1, X5, X1
+	VPERMILPS     $0xb1, X1, X5
+	VMAXPS        X1, X5, X1
+	VBROADCASTSS  X1, Z1
+	VEXTRACTF64X4 $0x01, Z2, Y5
+	VMAXPS        Y2, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X2
+	VMAXPS        X5, X2, X2
+	VPERMILPS     $0x4e, X2, X5
+	VMAXPS        X2, X5, X2
+	VPERMILPS     $0xb1, X2, X5
+	VMAXPS        X2, X5, X2
+	VBROADCASTSS  X2, Z2
+	VEXTRACTF64X4 $0x01, Z3, Y5
+	VMAXPS        Y3, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X3
+	VMAXPS        X5, X3, X3
+	VPERMILPS     $0x4e, X3, X5
+	VMAXPS        X3, X5, X3
+	VPERMILPS     $0xb1, X3, X5
+	VMAXPS        X3, X5, X3
+	VBROADCASTSS  X3, Z3
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VMAXPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VMAXPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VMAXPS        X4, X5, X4
+	VPERMILPS     $0xb1, X4, X5
+	VMAXPS        X4, X5, X4
+	VBROADCASTSS  X4, Z4
+	VUNPCKLPS     X2, X1, X1
+	VUNPCKLPS     X4, X3, X2
+	VMOVLHPS      X2, X1, X1
+	VCMPPS        $0x05, decodeWord0d800000<>+0(SB), X1, X3
+	VDIVPS        X0, X1, X2
+	VDIVPS        X1, X0, X0
+	VANDPS        X3, X2, X2
+	VANDPS        X3, X0, X0
+	VMOVUPS       X2, (CX)
+	VPERMILPS     $0x00, X0, X1
+	VBROADCASTSS  X1, Z1
+	VPERMILPS     $0x55, X0, X2
+	VBROADCASTSS  X2, Z2
+	VPERMILPS     $0xaa, X0, X3
+	VBROADCASTSS  X3, Z3
+	VPERMILPS     $0xff, X0, X0
+	VBROADCASTSS  X0, Z0
+	VMOVDQU64     decodePlane0<>+0(SB), Z4
+	VMOVDQU64     decodePlane1<>+0(SB), Z5
+	VBROADCASTSS  decodeWord00800080<>+0(SB), Z6
+	VPXORD        Z9, Z9, Z9
+	VPXORD        Z10, Z10, Z10
+	VPXORD        Z11, Z11, Z11
+	VPXORD        Z12, Z12, Z12
+	MOVQ          coef+0(FP), CX
+	MOVQ          plane+8(FP), DX
+	MOVQ          CX, BX
+	ADDQ          DX, BX
+	LEAQ          (BX)(DX*2), BX
+	MOVQ          BX, SI
+	ADDQ          DX, SI
+	LEAQ          (SI)(DX*2), SI
+	MOVQ          x+32(FP), DI
+	MOVQ          DI, R8
+	ADDQ          AX, R8
+	LEAQ          (R8)(AX*2), R8
+	MOVQ          scale+40(FP), R9
+	MOVQ          n+72(FP), R10
+
+planes:
+	VCVTPH2PS     (R9), Z7
+	VCVTPH2PS     32(R9), Z8
+	VMULPS        (DI), Z7, Z13
+	VMULPS        Z1, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z13, Z9, Z9
+	VMULPS        64(DI), Z8, Z14
+	VMULPS        Z1, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z14, Z9, Z9
+	VPACKSSDW     Z14, Z13, Z13
+	VPERMB        Z13, Z4, Z14
+	VMOVDQU       Y14, (CX)
+	VPADDW        Z6, Z13, Z13
+	VPERMB        Z13, Z5, Z13
+	VMOVDQU       Y13, (CX)(DX*1)
+	VMULPS        (DI)(AX*1), Z7, Z13
+	VMULPS        Z2, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z13, Z10, Z10
+	VMULPS        64(DI)(AX*1), Z8, Z14
+	VMULPS        Z2, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z14, Z10, Z10
+	VPACKSSDW     Z14, Z13, Z13
+	VPERMB        Z13, Z4, Z14
+	VMOVDQU       Y14, (CX)(DX*2)
+	VPADDW        Z6, Z13, Z13
+	VPERMB        Z13, Z5, Z13
+	VMOVDQU       Y13, (BX)
+	VMULPS        (DI)(AX*2), Z7, Z13
+	VMULPS        Z3, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z13, Z11, Z11
+	VMULPS        64(DI)(AX*2), Z8, Z14
+	VMULPS        Z3, Z14, Z14
+	VCVTPS2DQ     Z14, Z14
+	VPADDD        Z14, Z11, Z11
+	VPACKSSDW     Z14, Z13, Z13
+	VPERMB        Z13, Z4, Z14
+	VMOVDQU       Y14, (BX)(DX*1)
+	VPADDW        Z6, Z13, Z13
+	VPERMB        Z13, Z5, Z13
+	VMOVDQU       Y13, (BX)(DX*2)
+	VMULPS        (R8), Z7, Z7
+	VMULPS        Z0, Z7, Z7
+	VCVTPS2DQ     Z7, Z7
+	VPADDD        Z7, Z12, Z12
+	VMULPS        64(R8), Z8, Z8
+	VMULPS        Z0, Z8, Z8
+	VCVTPS2DQ     Z8, Z8
+	VPADDD        Z8, Z12, Z12
+	VPACKSSDW     Z8, Z7, Z7
+	VPERMB        Z7, Z4, Z8
+	VMOVDQU       Y8, (SI)
+	VPADDW        Z6, Z7, Z7
+	VPERMB        Z7, Z5, Z7
+	VMOVDQU       Y7, (SI)(DX*1)
+	ADDQ          $0x20, CX
+	ADDQ          $0x20, BX
+	ADDQ          $0x20, SI
+	ADDQ          $0x00000080, DI
+	ADDQ          $0x00000080, R8
+	ADDQ          $0x40, R9
 	SUBQ          $0x20, R10
 	JNZ           planes
 	MOVQ          bias+24(FP), AX

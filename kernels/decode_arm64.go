@@ -49,6 +49,7 @@ func neonDecode(k decodeKernels) decodeKernels {
 	k.divide = rowBy(divideNEON, divideGeneric)
 	k.fetch = fetchBy(fetchNEON)
 	k.widen = widenBy(fromF16NEON)
+	k.foldHalf = halfFold(k.widen, k.fold)
 	k.readers = []func([]byte) uint64{reader(readNEON), readGeneric}
 	return k
 }
@@ -74,6 +75,7 @@ func dotProdDecode(k decodeKernels) decodeKernels {
 	}.tiles()
 	k.foldWeighted = weightedFold(foldWeightedPlainDOTPROD, foldWeightedScaledDOTPROD)
 	k.fold = uniformFold(foldPlainDOTPROD, foldScaledDOTPROD)
+	k.foldHalf = halfFold(k.widen, k.fold)
 	k.softmaxFold, k.softmaxFoldHalf = foldedSoftmax(k)
 	return k
 }

@@ -13,6 +13,7 @@ var genericDecode = decodeKernels{
 	f16:              genericFloatTiles(2, func(b []byte) float32 { return fromF16(binary.LittleEndian.Uint16(b)) }),
 	f32:              genericFloatTiles(4, func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }),
 	fold:             foldGeneric,
+	foldHalf:         halfFold(fromF16Generic, foldGeneric),
 	foldWeighted:     foldWeightedGeneric,
 	scoreToken:       scoreTokenGeneric,
 	softmax:          softmaxGeneric,
@@ -245,6 +246,17 @@ func foldGeneric(coef []byte, plane int, units []float32, bias []int32, x []floa
 	foldWeightedGeneric(coef, plane, units, parts[:], x, row, scale, weight[:n], limit, heads, n)
 	for h := range heads {
 		bias[h] = sumBias(parts[h*biasStride:], n)
+	}
+}
+
+// halfFold is foldHalf by way of widening and fold.
+func halfFold(
+	widen func(dst []float32, src []byte),
+	fold func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, scale []float32, limit float32, centre, heads, n int),
+) func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, half []byte, widened []float32, limit float32, centre, heads, n int) {
+	return func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, half []byte, widened []float32, limit float32, centre, heads, n int) {
+		widen(widened[:n], half)
+		fold(coef, plane, units, bias, x, row, widened[:n], limit, centre, heads, n)
 	}
 }
 

@@ -68,6 +68,18 @@ func TestDecodeKernels(t *testing.T) {
 								if !slices.Equal(units, wantUnits) || !slices.Equal(bias, wantBias[:len(bias)]) {
 									t.Fatalf("fold: %v %v, want %v %v", units, bias, wantUnits, wantBias)
 								}
+								if s != nil {
+									half := bytes(2 * n)
+									ToF16(half, s)
+									clear(coef)
+									u, b := floats(headBlock), ints(heads)
+									wantU, wantB := make([]float32, headBlock), make([]int32, heads)
+									k.foldHalf(coef, plane, u, b, x, row, half, floats(n), planeLimit, 8, heads, n)
+									g.foldHalf(want, plane, wantU, wantB, x, row, half, make([]float32, n), planeLimit, 8, heads, n)
+									if !slices.Equal(u[:heads], wantU[:heads]) || !slices.Equal(b, wantB) {
+										t.Fatalf("foldHalf: %v %v, want %v %v", u, b, wantU, wantB)
+									}
+								}
 								testTiles(t, k, bits, codes, coef, want, plane, heads, lanes, blocks, steps, step, floats, ints, random)
 								units, bias = floats(headBlock), ints(heads)
 								clear(coef)

@@ -29,6 +29,9 @@ type decodeKernels struct {
 	// under 2^−100 folds to zeros. n is a multiple of 32; units has room for four heads.
 	fold func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, scale []float32, limit float32, centre, heads, n int)
 
+	// foldHalf is fold with the scales as float16; widened has room for them.
+	foldHalf func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, half []byte, widened []float32, limit float32, centre, heads, n int)
+
 	// foldWeighted is fold with a weight for each element and a sum for every 32 of
 	// them: bias[h·biasStride + i/32] = Σ m·weight.
 	foldWeighted func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, scale []float32, weight []int32, limit float32, heads, n int)

@@ -435,6 +435,10 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 	kOffsets, vOffsets := c.k.offsetBytes > 0, c.v.offsetBytes > 0
 	columnPoint := vPath == valueWhole && c.v.format.Share == ShareChannel && c.v.format.Zero == ZeroPoint
 	centre := int(w.vCentre[0])
+	// Plain float16 scales are folded as they are, unless a vector of 32 reads past them.
+	kFormat, vFormat := c.k.format, c.v.format
+	kHalves := kFormat.Zero == ZeroSym && kFormat.Meta == MetaF16 && w.k.reduced%blockWide == 0
+	vHalves := vFormat.Zero == ZeroSym && vFormat.Meta == MetaF16
 	for p := first; p < last; p++ {
 		nk, nv := c.metaBytes(p, &c.k), c.metaBytes(p, &c.v)
 		page := hd.pages[(p/c.period)*c.periodSize+c.pageAt[p%c.period]:]
@@ -452,12 +456,16 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			_, vMeta, _, _ = c.page(hd, p-p%c.v.every)
 		}
 		if (kPath == keyGroups || kPath == keyChannel) && len(kMeta) > 0 {
-			w.readMeta(&c.k, kMeta, w.kScale, w.kOffset, w.kWeight)
-			if kPath == keyChannel {
-				w.foldPage(&c.k)
+			if kPath == keyChannel && kHalves {
+				w.foldHalves(kMeta, kFormat)
+			} else {
+				w.readMeta(&c.k, kMeta, w.kScale, w.kOffset, w.kWeight)
+				if kPath == keyChannel {
+					w.foldPage(&c.k)
+				}
 			}
 		}
-		if (vPath == valueSets || vPath == valueChannel || vPath == valueToken && vOffsets) && len(vMeta) > 0 {
+		if (vPath == valueSets && !vHalves || vPath == valueChannel || vPath == valueToken && vOffsets) && len(vMeta) > 0 {
 			w.readMeta(&c.v, vMeta, w.vScale, w.vOffset, w.vWeight)
 		}
 		for i := range w.blocks {
@@ -502,7 +510,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			case valueSets, valueChannel:
 				kern.softmax(z, b.top, r, b.sum, b.heads)
 				if vPath == valueSets {
-					w.valueSets(b, &c.v, vCodes)
+					w.valueSets(b, vFormat, vHalves, vMeta, vCodes)
 				} else {
 					w.valueChannels(b, &c.v, vCodes)
 				}
@@ -530,20 +538,23 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 
 // valueSets adds a page's values to b's outputs where groups of channels have scales
 // of their own for each token: a set of multiplicands for every group.
-func (w *decodeWorker) valueSets(b *blockState, v *side, codes []byte) {
-	f, kern := v.format, w.kern
+func (w *decodeWorker) valueSets(b *blockState, f Format, halves bool, meta, codes []byte) {
+	kern := w.kern
 	set := -1
 	for i := range w.v.segments {
 		s := &w.v.segments[i]
 		if s.set != set {
 			set = s.set
 			at := set * pageTokens
-			if f.Zero == ZeroPoint {
+			switch {
+			case halves:
+				kern.foldHalf(w.vCoef, valuePlane, w.vUnit, w.vBias, w.z, pageTokens, meta[2*at:], w.vScale, planeLimit, int(f.centre()), b.heads, pageTokens)
+			case f.Zero == ZeroPoint:
 				kern.foldWeighted(w.vCoef, valuePlane, w.vUnit, w.vSums, w.z, pageTokens, w.vScale[at:], w.vWeight[at:], planeLimit, b.heads, pageTokens)
 				for j := range b.heads {
 					w.vBias[j] = w.vSums[j*biasStride] + w.vSums[j*biasStride+1]
 				}
-			} else {
+			default:
 				kern.fold(w.vCoef, valuePlane, w.vUnit, w.vBias, w.z, pageTokens, w.vScale[at:], planeLimit, int(f.centre()), b.heads, pageTokens)
 			}
 			if f.Zero == ZeroAsym {
@@ -768,6 +779,18 @@ func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, w
 
 func floatsOf(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+// foldHalves folds the queries of every block under a page's float16 scales per channel.
+func (w *decodeWorker) foldHalves(meta []byte, f Format) {
+	n := w.k.reduced
+	for i := range w.blocks {
+		b := &w.blocks[i]
+		for set := range w.k.sets {
+			at := set * headBlock
+			w.kern.foldHalf(b.coef[at*2*w.row:], w.row, b.unit[at:], b.bias[at:], b.q, w.row, meta[2*set*n:], w.kScale, planeLimitOf(f, n), int(f.centre()), b.heads, n)
+		}
+	}
 }
 
 // foldPage folds the queries of every block under the scales per channel in hand.

@@ -834,6 +834,11 @@ func foldPlainx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *fl
 //go:noescape
 func foldScaledx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 
+// foldHalfx1AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldHalfx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
+
 // softmaxx2AVX512 is softmax for 2 query heads; m, r and units have room for four.
 //
 //go:noescape
@@ -863,6 +868,11 @@ func foldPlainx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *fl
 //
 //go:noescape
 func foldScaledx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
+
+// foldHalfx2AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldHalfx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
 
 // softmaxx3AVX512 is softmax for 3 query heads; m, r and units have room for four.
 //
@@ -894,6 +904,11 @@ func foldPlainx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *fl
 //go:noescape
 func foldScaledx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
 
+// foldHalfx3AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldHalfx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
+
 // softmaxx4AVX512 is softmax for 4 query heads; m, r and units have room for four.
 //
 //go:noescape
@@ -923,6 +938,11 @@ func foldPlainx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *fl
 //
 //go:noescape
 func foldScaledx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *float32, row int, limit float32, centre int, n int)
+
+// foldHalfx4AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
+//
+//go:noescape
+func foldHalfx4AVX512(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre int, n int)
 
 // softmaxAVX2 is softmax; m and r have room for four heads.
 //

@@ -142,8 +142,9 @@ func decode() {
 		weights(heads, "Plain")
 		weights(heads, "Scaled")
 		weights(heads, "Half")
-		foldRows(heads, false)
-		foldRows(heads, true)
+		foldRows(heads, "Plain")
+		foldRows(heads, "Scaled")
+		foldRows(heads, "Half")
 	}
 	softmax(avx2)
 	softmaxFold("Plain")
@@ -1224,11 +1225,10 @@ func weights(heads int, folding string) {
 
 // foldRows is fold for a fixed number of heads: all of them at once, so that the
 // reductions of one hide behind the others.
-func foldRows(heads int, scaled bool) {
-	name, params := fmt.Sprintf("foldPlainx%dAVX512", heads), "x *float32"
-	if scaled {
-		name, params = fmt.Sprintf("foldScaledx%dAVX512", heads), "x, scale *float32"
-	}
+func foldRows(heads int, folding string) {
+	scaled := folding != "Plain"
+	name := fmt.Sprintf("fold%sx%dAVX512", folding, heads)
+	params := map[string]string{"Plain": "x *float32", "Scaled": "x, scale *float32", "Half": "x *float32, scale *byte"}[folding]
 	TEXT(name, NOSPLIT, "func(coef *byte, plane int, units *float32, bias *int32, "+params+", row int, limit float32, centre, n int)")
 	Doc(name + " is fold; n is a multiple of 32, 32 at least; units has room for four heads.")
 	Pragma("noescape")
@@ -1252,8 +1252,11 @@ func foldRows(heads int, scaled bool) {
 	// next moves on by 32 elements.
 	next := func(label string, n reg.Register) {
 		x.each(func(p reg.Register) { ADDQ(U32(128), p) })
-		if scaled {
+		switch folding {
+		case "Scaled":
 			ADDQ(U32(128), scale)
+		case "Half":
+			ADDQ(Imm(64), scale)
 		}
 		SUBQ(Imm(32), n)
 		JNZ(LabelRef(label))
@@ -1269,7 +1272,11 @@ func foldRows(heads int, scaled bool) {
 	// scales loads the scales of 32 elements once for all heads.
 	scales := func() (s [2]reg.VecVirtual) {
 		for part := range s {
-			if scaled {
+			switch folding {
+			case "Half":
+				s[part] = ZMM()
+				VCVTPH2PS(Mem{Base: scale, Disp: 32 * part}, s[part])
+			case "Scaled":
 				s[part] = ZMM()
 				VMOVUPS(Mem{Base: scale, Disp: 64 * part}, s[part])
 			}
