@@ -206,12 +206,13 @@ type benchJSON struct {
 }
 
 type benchCPU struct {
-	Name      string `json:"name,omitempty"`
-	ISA       string `json:"isa"`
-	CPUs      int    `json:"cpus"`
-	L2Bytes   int64  `json:"l2_bytes,omitempty"`
-	L3Bytes   int64  `json:"l3_bytes,omitempty"`
-	HugePages string `json:"huge_pages,omitempty"`
+	Name      string  `json:"name,omitempty"`
+	ISA       string  `json:"isa"`
+	CPUs      int     `json:"cpus"`
+	L2Bytes   int64   `json:"l2_bytes,omitempty"`
+	L3Bytes   int64   `json:"l3_bytes,omitempty"`
+	HugePages string  `json:"huge_pages,omitempty"`
+	ClockGHz  float64 `json:"clock_ghz,omitempty"`
 }
 
 type benchShape struct {
@@ -240,6 +241,7 @@ type benchRow struct {
 	Roofline        float64  `json:"roofline"`
 	L2GBps          *float64 `json:"l2_gb_s,omitempty"`
 	CapShare        *float64 `json:"cap_share,omitempty"`
+	CyclesPerLine   *float64 `json:"cycles_per_line,omitempty"` // of 64 bytes, in the second-level cache
 	SpeedupVsF16    *float64 `json:"speedup_vs_f16,omitempty"`
 	ModelMs         *float64 `json:"model_ms_per_token,omitempty"` // estimate for the whole model's cache
 	TokensPerSecond float64  `json:"tokens_per_s"`
@@ -275,7 +277,7 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 	c := kernels.ThisCPU()
 	result := benchJSON{
 		Schema: "kvq.bench/1", Version: versionOf(),
-		CPU:      benchCPU{Name: c.Name, ISA: string(kernels.Active()), CPUs: c.Cores, L2Bytes: c.L2, L3Bytes: c.L3, HugePages: c.HugePages},
+		CPU:      benchCPU{Name: c.Name, ISA: string(kernels.Active()), CPUs: c.Cores, L2Bytes: c.L2, L3Bytes: c.L3, HugePages: c.HugePages, ClockGHz: kernels.ClockGHz()},
 		Geometry: benchShape{o.kvHeads, o.queryHeads, o.headDim, o.headDimV, int(o.window)},
 		Rows:     []benchRow{}, Warnings: []string{},
 	}
@@ -314,6 +316,10 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 						if err := o.wholeModel(&row); err != nil {
 							return err
 						}
+					}
+					if row.L2GBps != nil && result.CPU.ClockGHz > 0 {
+						cycles := result.CPU.ClockGHz * 64 / *row.L2GBps
+						row.CyclesPerLine = &cycles
 					}
 					result.Rows = append(result.Rows, row)
 					if row.Disturbed {
@@ -616,6 +622,7 @@ func benchReport(b benchJSON, wide bool) report {
 			{header: "scheme", name: "scheme"}, {header: kernelHeader(b), name: "kernel"}, {header: "thr", name: "threads", right: true}, {header: levelHeader(b), name: "level"},
 			{header: "us", name: "us_per_token", right: true}, {header: wideHeader(wide, "quartiles"), right: true}, {header: wideHeader(wide, "cache"), name: "cache_bytes", right: true},
 			{header: "GB/s", name: "gb_s", right: true}, {header: "read", name: "read_gb_s", right: true},
+			{header: wideHeader(wide, "cycles\n/line"), name: "cycles_per_line", right: true},
 			{header: "roof-\nline", name: "roofline", right: true}, {header: "cap", name: "cap_share", right: true, optional: true},
 			{header: "x f16", name: "speedup_vs_f16", right: true, optional: true},
 			{header: "model\nms", name: "model_ms_per_token", right: true, optional: true}, {header: "path", name: "path"},
@@ -631,7 +638,7 @@ func benchReport(b benchJSON, wide bool) report {
 	}
 	for _, r := range b.Rows {
 		t.add(text(r.Scheme), text(r.Kernel), count(int64(r.Threads)), text(r.Level), number(r.UsPerToken, 4),
-			text(significant(r.UsLow, 4)+"-"+significant(r.UsHigh, 4)), u.size(r.CacheBytes), fixed(r.GBps, 1), fixed(r.ReadGBps, 1), fixed(r.Roofline, 2),
+			text(significant(r.UsLow, 4)+"-"+significant(r.UsHigh, 4)), u.size(r.CacheBytes), fixed(r.GBps, 1), fixed(r.ReadGBps, 1), optional(r.CyclesPerLine, 1), fixed(r.Roofline, 2),
 			optional(r.CapShare, 2), optional(r.SpeedupVsF16, 2), optional(r.ModelMs, 2), text(r.Path),
 			count(r.WorkingSetBytes), count(int64(r.Tokens)), number(r.TokensPerSecond, 4), count(int64(r.Samples)), number(r.UsLow, 4), number(r.UsHigh, 4), optional(r.L2GBps, 2), text(r.ISA))
 	}

@@ -59,6 +59,7 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		[2]accumulateFunc{accumulateScaledx1AVX2, accumulateScaledx2AVX2},
 		[2]accumulateOffsetFunc{accumulateOffsetx1AVX2, accumulateOffsetx2AVX2})
 	k.laneDot = dotOfLanes(laneDotAVX2)
+	k.addChain = addChainAVX2
 	k.widen = widenBy(widenAVX2)
 	k.foldHalf = halfFold(k.widen, k.fold)
 	k.fetch = fetchBy(fetchAVX2)
@@ -141,6 +142,7 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		[2]accumulateFunc{accumulateScaledx1AVX512, accumulateScaledx2AVX512},
 		[2]accumulateOffsetFunc{accumulateOffsetx1AVX512, accumulateOffsetx2AVX512})
 	k.laneDot = dotOfLanes(laneDotAVX512)
+	k.addChain = addChainAVX512
 	k.widen = widenBy(widenAVX512)
 	foldHalf := [headBlock]func(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre, n int){
 		foldHalfx1AVX512, foldHalfx2AVX512, foldHalfx3AVX512, foldHalfx4AVX512}

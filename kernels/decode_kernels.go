@@ -77,6 +77,10 @@ type decodeKernels struct {
 	// multiply is dst = src·a and divide dst = src/a; any length.
 	multiply, divide func(dst, src []float32, a float32)
 
+	// addChain makes n additions of a cycle each, one after the other; nil where it is
+	// not known how long they take.
+	addChain func(n int) uint64
+
 	// readers are read passes over memory: what a cache cannot be read faster than.
 	readers []func(b []byte) uint64
 }

@@ -192,6 +192,23 @@ func (m *Meter) Run(ctx context.Context, bytes int64, level Level, budget time.D
 	return f, err
 }
 
+// ClockGHz measures how fast one core runs now, 0 where no kernel of the backend knows
+// an instruction of one cycle. It takes a few milliseconds.
+func ClockGHz() float64 {
+	chain := active.Load().decode.addChain
+	if chain == nil {
+		return 0
+	}
+	const n = 64 << 10
+	best := 0.0
+	for range 200 {
+		start := time.Now()
+		chain(n)
+		best = max(best, n/float64(time.Since(start).Nanoseconds()))
+	}
+	return best
+}
+
 // Read measures a read pass alone, in 10^9 bytes a second: the roofline of the
 // level. It tries every read loop of the backend and keeps the best for Decode.
 func (m *Meter) Read(ctx context.Context, level Level, budget time.Duration) (float64, error) {

@@ -1034,6 +1034,9 @@ func multiplyAVX512(dst *float32, src *float32, a float32, n int)
 //go:noescape
 func divideAVX512(dst *float32, src *float32, a float32, n int)
 
+// addChainAVX512 makes n additions, a multiple of 64 and not 0, each of which waits for the one before.
+func addChainAVX512(n int) uint64
+
 // readAhead0AVX512 reads n bytes, a multiple of 512 and not 0, and returns a word of their exclusive or.
 //
 //go:noescape
@@ -1118,6 +1121,9 @@ func multiplyAVX2(dst *float32, src *float32, a float32, n int)
 //
 //go:noescape
 func divideAVX2(dst *float32, src *float32, a float32, n int)
+
+// addChainAVX2 makes n additions, a multiple of 64 and not 0, each of which waits for the one before.
+func addChainAVX2(n int) uint64
 
 // readAhead0AVX2 reads n bytes, a multiple of 512 and not 0, and returns a word of their exclusive or.
 //

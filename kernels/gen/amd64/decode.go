@@ -162,6 +162,7 @@ func decode() {
 		merge(w)
 		rowBy(w, "multiply", "src·a", VMULPS)
 		rowBy(w, "divide", "src/a", VDIVPS)
+		addChain(w)
 		for _, ahead := range []int{0, 2048, 8192} {
 			readPass(w, ahead)
 		}
@@ -1630,6 +1631,23 @@ func rowBy(w tier, name, does string, op func(...Op)) {
 	SUBQ(Imm(16), n)
 	JNZ(LabelRef("next"))
 	VZEROUPPER()
+	RET()
+}
+
+// addChain adds one after the other: a cycle each on every machine that runs this.
+func addChain(w tier) {
+	TEXT("addChain"+w.suffix, NOSPLIT, "func(n int) uint64")
+	Doc("addChain" + w.suffix + " makes n additions, a multiple of 64 and not 0, each of which waits for the one before.")
+	n := Load(Param("n"), GP64())
+	sum := GP64()
+	MOVQ(n, sum)
+	Label("next")
+	for range 64 {
+		ADDQ(n, sum)
+	}
+	SUBQ(Imm(64), n)
+	JNZ(LabelRef("next"))
+	Store(sum, ReturnIndex(0))
 	RET()
 }
 
