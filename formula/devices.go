@@ -3,6 +3,7 @@ package formula
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,18 +52,22 @@ func (d Device) Matches(text string) bool {
 	return false
 }
 
-// LookupDevice finds a device by alias, name, or a part of the name that no
-// other has, in any case.
+// LookupDevice finds a device by alias, name, or words that no other's name
+// holds all of. Case, blanks and the signs - _ do not count.
 func LookupDevice(text string) (Device, error) {
-	want := strings.ToLower(strings.TrimSpace(text))
+	plain := strings.NewReplacer("-", "", "_", "", " ", "")
+	want := plain.Replace(strings.ToLower(text))
+	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return strings.ContainsRune("-_ ", r) })
 	var found []Device
 	for _, d := range Devices() {
-		for _, alias := range append(d.Aliases, strings.ToLower(d.Name)) {
-			if alias == want {
+		name := strings.ToLower(d.Name)
+		for _, alias := range append([]string{name}, d.Aliases...) {
+			if plain.Replace(alias) == want {
 				return d, nil
 			}
 		}
-		if want != "" && strings.Contains(strings.ToLower(d.Name), want) {
+		holds := func(word string) bool { return strings.Contains(name, word) }
+		if want != "" && !slices.ContainsFunc(words, func(w string) bool { return !holds(w) }) {
 			found = append(found, d)
 		}
 	}

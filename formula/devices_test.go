@@ -55,3 +55,15 @@ func TestLookupDeviceRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestLookupDeviceAsTyped(t *testing.T) {
+	for name, want := range map[string]string{
+		"RTX4090": "NVIDIA GeForce RTX 4090", "rtx 3090": "NVIDIA GeForce RTX 3090", "RTX_3090_Ti": "NVIDIA GeForce RTX 3090 Ti",
+		"A100-80GB": "NVIDIA A100 SXM 80GB", "a100 40gb": "NVIDIA A100 SXM 40GB", "jetson orin": "NVIDIA Jetson AGX Orin 64GB",
+		"M4 Max": "Apple M4 Max 128GB", "mi 300x": "AMD Instinct MI300X", "TPU v5e": "Google TPU v5e",
+	} {
+		if d, err := LookupDevice(name); err != nil || d.Name != want {
+			t.Errorf("LookupDevice(%q) = %q, %v, want %q", name, d.Name, err, want)
+		}
+	}
+}
