@@ -477,3 +477,20 @@ func TestSameDigits(t *testing.T) {
 		}
 	}
 }
+
+// TestCapDifference holds capped differences against plain float64.
+func TestCapDifference(t *testing.T) {
+	for _, c := range []float64{1, 30, 50} {
+		for _, z := range []float64{0, 1e-3, -0.4 * c, c, -3 * c, 5 * c} {
+			for _, d := range []float64{0, 1e-6, -1e-3, 0.01, -0.0499 * c, 0.0501 * c, c, -4 * c} {
+				d = float64(float32(d))
+				// tanh a − tanh b = sinh(a−b) / (cosh a·cosh b)
+				want := c * math.Sinh(d/c) / (math.Cosh((z+d)/c) * math.Cosh(z/c))
+				got := float64(capDifference(float32(d), math.Tanh(z/c), c))
+				if math.Abs(got-want) > 2e-7*math.Abs(want) {
+					t.Errorf("c %g, z %g, d %g: %g, want %g", c, z, d, got, want)
+				}
+			}
+		}
+	}
+}

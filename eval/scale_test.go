@@ -3,9 +3,6 @@ package eval
 import (
 	"context"
 	"math/rand/v2"
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 
 	"kvq/kernels"
@@ -13,7 +10,7 @@ import (
 
 // scaleLayer is a layer of 8 KV heads, 32 query heads, 32,768 tokens and 128
 // channels, its keys and values held as f16 like those of a dump.
-func scaleLayer() (l *Layer, bytes int) {
+func scaleLayer() *Layer {
 	const heads, queryHeads, tokens, dim, rows = 8, 32, 32768, 128, 64
 	r := rand.New(rand.NewPCG(5, 1))
 	noise := gaussian(4096, dim)
@@ -33,7 +30,7 @@ func scaleLayer() (l *Layer, bytes int) {
 	}
 	stored := map[Tensor][]byte{Keys: fill(heads), Values: fill(heads)}
 	queries := gaussian(queryHeads*rows, dim)
-	l = &Layer{
+	l := &Layer{
 		Dump: "scale", DType: "f16", Tokens: tokens, KVHeads: heads, QueryHeads: queryHeads, DimK: dim, DimV: dim,
 		QueryRows: rows, Facts: Facts{Scale: 0.08838834764831845, Causal: true},
 		Read: func(dst []float32, tensor Tensor, head int) error {
@@ -48,37 +45,16 @@ func scaleLayer() (l *Layer, bytes int) {
 	for i := range rows {
 		l.QueryPositions = append(l.QueryPositions, (i+1)*tokens/rows-1)
 	}
-	return l, len(stored[Keys]) + len(stored[Values]) + 4*len(queries)
+	return l
 }
 
-// BenchmarkScale measures the default schemes on a long layer and reports the
-// wall time and the peak of resident memory, which is to stay below one and a
-// half dumps and 300 MiB. Run it alone: the peak is the process's.
+// BenchmarkScale measures the default schemes on a long layer in this process,
+// to profile. What kvq itself needs is for cmd's BenchmarkEvalLargeLayer to say.
 func BenchmarkScale(b *testing.B) {
-	l, bytes := scaleLayer()
+	l := scaleLayer()
 	for b.Loop() {
 		if _, err := Run(context.Background(), []*Layer{l}, Options{}); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(bytes)/(1<<20), "dump-MiB")
-	b.ReportMetric(1.5*float64(bytes)/(1<<20)+300, "allowed-MiB")
-	if peak, ok := peakMiB(); ok {
-		b.ReportMetric(peak, "peak-MiB")
-	}
-}
-
-// peakMiB returns the largest resident memory the process had, where Linux says.
-func peakMiB() (float64, bool) {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, false
-	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
-			return kib / 1024, err == nil
-		}
-	}
-	return 0, false
 }
