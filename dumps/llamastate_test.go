@@ -60,6 +60,11 @@ func checkState(t *testing.T, path string, o Options, row map[string]string) {
 	if l.Tokens != int(number("tokens")) || l.KVHeads != 1 || k.Dim != int(number("width")) || l.Facts.FirstPosition != int(number("first_position")) {
 		t.Errorf("%d tokens from %d, %d heads of %d", l.Tokens, l.Facts.FirstPosition, l.KVHeads, k.Dim)
 	}
+	if !contains(f.Warnings, "positions have gaps") && !contains(f.Warnings, "at one position") {
+		if last := l.Facts.FirstPosition + l.Tokens - 1; last != int(number("last_position")) {
+			t.Errorf("the last position is %d", last)
+		}
+	}
 	if string(k.DType) != row["k_type"] {
 		t.Errorf("K is %s", k.DType)
 	}
