@@ -38,9 +38,9 @@ test-race:
 .PHONY: test-arm64
 test-arm64:
 	KVQ_TEST_REQUIRE_ISA=neon CGO_ENABLED=0 GOARCH=arm64 \
-	  go test -short -exec="qemu-aarch64 -cpu cortex-a53" ./kernels ./quantize
+	  go test -short -timeout 20m -exec="qemu-aarch64 -cpu cortex-a53" ./kernels ./quantize
 	KVQ_TEST_REQUIRE_ISA=neon,dotprod CGO_ENABLED=0 GOARCH=arm64 \
-	  go test -short -exec="qemu-aarch64 -cpu neoverse-n1" ./kernels
+	  go test -short -timeout 20m -exec="qemu-aarch64 -cpu neoverse-n1" ./kernels
 
 # test-capture tests the capture script with the libraries it captures from,
 # which it installs in an environment of its own.
