@@ -124,6 +124,7 @@ fuzz:
 .PHONY: bench
 bench:
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+	go run . bench
 
 .PHONY: clean
 clean:

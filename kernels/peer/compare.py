@@ -60,7 +60,7 @@ def build(work):
     os.makedirs(work, exist_ok=True)
     source = os.path.join(work, f"llama_cpp_python-{VERSION}")
     if not os.path.isdir(source):
-        subprocess.check_call([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
+        subprocess.check_call([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python",
                                f"llama-cpp-python=={VERSION}", "-d", work], stdout=sys.stderr)
         with tarfile.open(os.path.join(work, f"llama_cpp_python-{VERSION}.tar.gz")) as archive:
             archive.extractall(work, filter="data")
