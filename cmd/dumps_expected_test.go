@@ -13,6 +13,7 @@ import (
 
 	"kvq/dumps"
 	"kvq/eval"
+	"kvq/quantize"
 )
 
 // skipIfShort leaves a comparison of whole dumps out of the runs under the
@@ -113,7 +114,11 @@ func TestAllLayers(t *testing.T) {
 // rowNamed returns the row of a scheme.
 func rowNamed(t *testing.T, r *eval.Report, scheme string) eval.Row {
 	t.Helper()
-	i := slices.IndexFunc(r.Rows, func(row eval.Row) bool { return row.Scheme == scheme })
+	pair, err := quantize.ParsePair(scheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(r.Rows, func(row eval.Row) bool { return row.Scheme == pair.Name() })
 	if i < 0 {
 		t.Fatalf("no row of %s", scheme)
 	}

@@ -222,7 +222,7 @@ type unit struct {
 
 // pairBytes bounds the value errors that a unit holds for its pairs, if it has
 // more than one: pairs beyond that score the keys again.
-const pairBytes = 16 << 20
+const pairBytes = 32 << 20
 
 // units lists the work of a head, the longest first.
 func (m *measurement) units() []unit {
