@@ -68,9 +68,10 @@ had: the lower of the read bandwidth and of what the kernel itself reaches on a
 cache that stays in the second-level cache, times the threads.`,
 		Example: `  kvq bench
   kvq bench --scheme int8-channel:int4-token/64 --ctx 128k --threads 1
-  kvq bench --level l2,l3,dram --format json -o bench.json`,
+  kvq bench --level l2,l3,dram --format json -o bench.json
+  kvq bench --format html -o bench.html`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			out, err := newOutput(c, s)
+			out, err := newOutput(c, s, formatHTML)
 			if err != nil {
 				return err
 			}
@@ -654,7 +655,31 @@ func benchReport(b benchJSON, wide bool) report {
 	if b.Model != "" {
 		t.notes = append(t.notes, "model ms: an estimate of one token over the whole cache of "+b.Model+", its bytes over the GB/s of the row.")
 	}
-	return report{tables: []*table{t}, json: b}
+	return report{title: "kvq bench", tables: []*table{t}, json: b, plots: benchPlots(b)}
+}
+
+// benchPlots draws, for each number of threads, the rate of every scheme from memory
+// over the size of its cache, under the line of the read bandwidth beside it.
+func benchPlots(b benchJSON) []scatter {
+	var plots []scatter
+	at := map[int]int{}
+	for _, r := range b.Rows {
+		if r.Kernel != "decode" || r.Level != string(kernels.LevelDRAM) {
+			continue
+		}
+		i, ok := at[r.Threads]
+		if !ok {
+			i = len(plots)
+			at[r.Threads] = i
+			plots = append(plots, scatter{
+				title: fmt.Sprintf("decode from memory, %s (line: read bandwidth)", plural(int64(r.Threads), "thread")),
+				x:     "cache, MiB", y: "GB/s",
+			})
+		}
+		x := float64(r.CacheBytes) / (1 << 20)
+		plots[i].points = append(plots[i].points, point{x: x, y: r.GBps, label: r.Scheme}, point{x: x, y: r.ReadGBps, marked: true})
+	}
+	return plots
 }
 
 func orUnknown(s string) string {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"kvq/kernels"
@@ -85,6 +86,14 @@ func TestBenchKernels(t *testing.T) {
 	// 32 layers of the same cache, at the rate of the row.
 	if r := got.Rows[0]; math.Abs(*r.ModelMs*r.GBps*1e6-32*float64(8*128*(128+64+2)+2)) > 1 {
 		t.Errorf("%v ms at %v GB/s", *r.ModelMs, r.GBps)
+	}
+}
+
+// TestBenchPlot checks that the page of a run draws every scheme.
+func TestBenchPlot(t *testing.T) {
+	code, stdout, stderr := run("bench", "-q", "--format", "html", "--ctx", "128", "--kv-heads", "1", "--threads", "1", "--time", "1ms", "--scheme", "int8-token,q4_0")
+	if code != 0 || !strings.Contains(stdout, "<svg") || strings.Count(stdout, "q4_0") < 2 {
+		t.Errorf("exit %d, %d bytes, stderr %q", code, len(stdout), stderr)
 	}
 }
 
