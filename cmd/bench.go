@@ -150,6 +150,17 @@ func (o *benchOptions) check() error {
 	return o.cpu.use()
 }
 
+// memory estimates what a run holds at once: the values of a head, as they are and
+// encoded, and the cache of f16 with a copy.
+func (o *benchOptions) memory() float64 {
+	elements := float64(o.tokens) * float64(o.headDim+o.headDimV)
+	need := elements*16 + float64(o.kvHeads)*elements*4
+	if slices.ContainsFunc(o.kernels, func(k string) bool { return k != "decode" }) {
+		need += float64(o.kvHeads) * elements * 8
+	}
+	return need
+}
+
 // findModel takes the shape of --model: that of its largest group of layers.
 func (o *benchOptions) findModel() error {
 	if o.model == "" {
@@ -273,9 +284,14 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 		}
 		pairs = append(pairs, pair)
 	}
+	c := kernels.ThisCPU()
+	if need := o.memory(); need > float64(c.Available) {
+		u, _ := parseUnits("iec")
+		return withHint(fmt.Errorf("bench needs about %s for %d tokens, %s is available", u.format(int64(min(need, math.MaxInt64/2))), o.tokens, u.format(c.Available)),
+			"fewer tokens measure the same: --ctx 32k")
+	}
 	b := newBencher(o)
 	defer b.close()
-	c := kernels.ThisCPU()
 	result := benchJSON{
 		Schema: "kvq.bench/1", Version: versionOf(),
 		CPU:      benchCPU{Name: c.Name, ISA: string(kernels.Active()), CPUs: c.Cores, L2Bytes: c.L2, L3Bytes: c.L3, HugePages: c.HugePages, ClockGHz: kernels.ClockGHz()},

@@ -97,6 +97,14 @@ func TestBenchPlot(t *testing.T) {
 	}
 }
 
+// TestBenchMemory checks that a context no machine can hold is refused at once.
+func TestBenchMemory(t *testing.T) {
+	code, stdout, stderr := run("bench", "--ctx", "2000m", "--kv-heads", "64")
+	if code != exitFailure || stdout != "" || !strings.Contains(stderr, "available") || !strings.Contains(stderr, "hint") {
+		t.Errorf("exit %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
 func TestBenchUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"--scheme", "int9"}, {"--scheme", "exact:int8"}, {"--kv-heads", "2", "--heads", "3"}, {"--kv-heads", "0"}, {"--ctx", "0"}, {"--threads", "0"},
