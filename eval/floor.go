@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 
@@ -33,10 +34,10 @@ func gaussian(tokens, dim int) []float32 {
 	return x
 }
 
-// floor returns the centred NMSE of a scheme on one head x of Gaussian values,
-// what remains when nothing about the data is unfavourable; NaN where the scheme
-// does not apply.
-func floor(s *quantize.Scheme, x []float32, dim int) float64 {
+// floor returns the centred NMSE of a scheme on one head x of Gaussian values
+// whose centred energy is given: what remains when nothing about the data is
+// unfavourable; NaN where the scheme does not apply.
+func floor(s *quantize.Scheme, x []float32, dim int, energy float64) float64 {
 	coder := s.NewCoder()
 	head := quantize.Head{Dim: dim, Values: x, Heads: 1}
 	var calibration quantize.Calibration
@@ -61,22 +62,26 @@ func floor(s *quantize.Scheme, x []float32, dim int) float64 {
 	for _, v := range sums {
 		lost -= float64(v*v) / float64(tokens)
 	}
-	_, energy := newHeadStats(x, dim).totalEnergy()
 	return max(lost, 0) / energy
 }
 
 // floors returns the floor of every side on a layer's shape.
-func (p *plan) floors(l *Layer, sizes [2][]*quantize.Size) (floors [2][]float64) {
+func (p *plan) floors(ctx context.Context, l *Layer, sizes [2][]*quantize.Size, threads int) (floors [2][]float64, err error) {
 	for tensor, sides := range p.sides {
 		dim := l.shape(tensor).Dim
 		x := gaussian(min(l.Tokens, floorTokens), dim)
+		_, energy := newHeadStats(x, dim).totalEnergy()
 		floors[tensor] = make([]float64, len(sides))
-		for i, s := range sides {
+		err = parallel(ctx, threads, len(sides), func(_ context.Context, _, i int) error {
 			floors[tensor][i] = math.NaN()
 			if sizes[tensor][i] != nil {
-				floors[tensor][i] = floor(s.scheme, x, dim)
+				floors[tensor][i] = floor(sides[i].scheme, x, dim, energy)
 			}
+			return nil
+		})
+		if err != nil {
+			return floors, err
 		}
 	}
-	return floors
+	return floors, nil
 }

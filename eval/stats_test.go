@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -174,7 +175,11 @@ func TestFloors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	floors := p.floors(l, sizes)[keys]
+	both, err := p.floors(context.Background(), l, sizes, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	floors := both[keys]
 	var largest float64
 	for _, v := range gaussian(floorTokens, 128) {
 		largest = max(largest, math.Abs(float64(v)))

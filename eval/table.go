@@ -30,7 +30,10 @@ func (t *table) warn(format string, args ...any) {
 func (t *table) add(ctx context.Context, m *measurement) error {
 	l := m.layer
 	t.report.Dumps = append(t.report.Dumps, dumpOf(m))
-	m.floors = t.plan.floors(l, m.sizes)
+	var err error
+	if m.floors, err = t.plan.floors(ctx, l, m.sizes, t.options.Threads); err != nil {
+		return err
+	}
 
 	var combos []int // those with a row
 	for n, c := range t.plan.combos {
@@ -121,12 +124,12 @@ func (t *table) rowsOf(m *measurement, combos []int, from, to int) []Row {
 // own cannot be told from, given the draws of each.
 func indistinctFrom(draws [][]float64, names func(i int) (scheme, k, v string)) [][]string {
 	lists := make([][]string, len(draws))
-	for i := range draws {
-		for j := range draws {
-			_, ki, vi := names(i)
-			scheme, kj, vj := names(j)
-			if draws[i] != nil && len(draws[i]) == len(draws[j]) && ki != kj && kindOf(ki, vi) == kindOf(kj, vj) && indistinct(draws[i], draws[j]) {
-				lists[i] = append(lists[i], scheme)
+	for j := range draws {
+		b, kb, vb := names(j)
+		for i := range j {
+			a, ka, va := names(i)
+			if draws[i] != nil && len(draws[i]) == len(draws[j]) && ka != kb && kindOf(ka, va) == kindOf(kb, vb) && indistinct(draws[i], draws[j]) {
+				lists[i], lists[j] = append(lists[i], b), append(lists[j], a)
 			}
 		}
 	}
