@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // eachBackend runs test once for every backend of this CPU, in one process.
@@ -39,4 +40,20 @@ func TestUseRefusesUnknown(t *testing.T) {
 	if err := Use("sse9"); err == nil || Active() != before {
 		t.Errorf("Use(sse9) = %v, active %s: want an error and %s", err, Active(), before)
 	}
+}
+
+// asFloats returns b's memory as float32.
+func asFloats(b []byte) []float32 {
+	if len(b) < 4 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
+}
+
+// asBytes returns x's memory as bytes.
+func asBytes(x []float32) []byte {
+	if len(x) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x))
 }

@@ -40,19 +40,3 @@ func guardedFloats(t *testing.T, n int, head bool) []float32 {
 	b := guarded(t, 4*n, head)
 	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), n)
 }
-
-// asFloats returns b's memory as float32.
-func asFloats(b []byte) []float32 {
-	if len(b) < 4 {
-		return nil
-	}
-	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
-}
-
-// asBytes returns x's memory as bytes.
-func asBytes(x []float32) []byte {
-	if len(x) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x))
-}
