@@ -44,9 +44,9 @@ pairs of both.
 
 Exit code 3 when a --fail-if or --baseline check does not hold.`,
 		Example: `  kvq eval --dump layer12.npy
-  kvq eval --dump dumps/ --scheme int8-channel:int4-token/64 --fail-if 'kl_mean>0.01'
-  kvq eval --dump dumps/ --format json -o base.json
-  kvq eval --dump dumps/ --baseline base.json --tolerance 2%
+  kvq eval --dump captures/ --scheme int8-channel:int4-token/64 --fail-if 'kl_mean>0.01'
+  kvq eval --dump captures/ --format json -o base.json
+  kvq eval --dump captures/ --baseline base.json --tolerance 2%
   kvq eval --dump all-layers.safetensors --truth all-layers.safetensors.truth.tsv`,
 		Args: noArgs("--dump"),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -22,7 +22,7 @@ MLX prompt caches, llama.cpp states), of directories of them or patterns. It
 reads headers and facts only, unless --allow-nonfinite asks which tokens to
 leave out. Facts that the dump does not state are marked as assumed.`,
 		Example: `  kvq inspect layer12.npy
-  kvq inspect dumps/ --format json
+  kvq inspect captures/ --format json
   kvq inspect cache.safetensors --name-k 'key_cache.{layer}' --name-v 'value_cache.{layer}'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
