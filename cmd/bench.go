@@ -154,9 +154,9 @@ func (o *benchOptions) check() error {
 // encoded, and the cache of f16 with a copy.
 func (o *benchOptions) memory() float64 {
 	elements := float64(o.tokens) * float64(o.headDim+o.headDimV)
-	need := elements*16 + float64(o.kvHeads)*elements*4
+	need := float64(elements*16) + float64(float64(o.kvHeads)*elements*4)
 	if slices.ContainsFunc(o.kernels, func(k string) bool { return k != "decode" }) {
-		need += float64(o.kvHeads) * elements * 8
+		need += float64(float64(o.kvHeads) * elements * 8)
 	}
 	return need
 }
