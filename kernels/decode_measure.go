@@ -209,32 +209,6 @@ func ClockGHz() float64 {
 	return best
 }
 
-// Read measures a read pass alone, in 10^9 bytes a second: the roofline of the
-// level. It tries every read loop of the backend and keeps the best for Decode.
-func (m *Meter) Read(ctx context.Context, level Level, budget time.Duration) (float64, error) {
-	n := int(WorkingSet(level, m.threads))
-	if err := m.reserve(n); err != nil {
-		return 0, err
-	}
-	best := 0.0
-	for _, read := range active.Load().decode.readers {
-		m.read = read
-		var speeds []float64
-		for start := time.Now(); len(speeds) < 3 || time.Since(start) < budget; {
-			if err := ctx.Err(); err != nil {
-				return 0, err
-			}
-			t := time.Now()
-			m.pass(m.memory[:n])
-			speeds = append(speeds, float64(n)/float64(time.Since(t).Nanoseconds()))
-		}
-		slices.Sort(speeds)
-		best = max(best, quantile(speeds, 0.5))
-	}
-	m.read = nil
-	return best, nil
-}
-
 // reader returns the read loop that is fastest here, trying each once.
 func (m *Meter) reader() func([]byte) uint64 {
 	if m.read != nil {
