@@ -70,7 +70,7 @@ var presetOfConfig = map[string]string{
 // TestPresetsMatchTheirConfigs compares every preset with the config.json of
 // the same model where one is at hand, part by part.
 func TestPresetsMatchTheirConfigs(t *testing.T) {
-	rows := readTable(t, "testdata/configs_expected.tsv")
+	rows := readTSV(t, "testdata/configs_expected.tsv", "")
 	if len(rows) != len(presetOfConfig) {
 		t.Errorf("%d configs, %d named", len(rows), len(presetOfConfig))
 	}

@@ -1,8 +1,6 @@
 package formula
 
 import (
-	"encoding/csv"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,35 +22,10 @@ func (f flat) Size(heads, tokens, dim int64) (data, metadata int64, err error) {
 
 var f16 = Scheme{Name: "f16", K: flat{"f16", 2}, V: flat{"f16", 2}}
 
-// readTable reads a TSV file into one map a row.
-func readTable(t *testing.T, path string) []map[string]string {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	r := csv.NewReader(f)
-	r.Comma, r.LazyQuotes = '\t', true
-	records, err := r.ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rows []map[string]string
-	for _, record := range records[1:] {
-		row := map[string]string{}
-		for i, name := range records[0] {
-			row[name] = record[i]
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
-
 // TestPresetsGiveTheBytesOfTheIndependentTable compares every preset with
 // figures that another program computed (testdata/models_geometry.tsv).
 func TestPresetsGiveTheBytesOfTheIndependentTable(t *testing.T) {
-	rows := readTable(t, "testdata/models_geometry.tsv")
+	rows := readTSV(t, "testdata/models_geometry.tsv", "")
 	models, err := Presets()
 	if err != nil {
 		t.Fatal(err)
