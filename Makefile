@@ -42,6 +42,15 @@ test-arm64:
 	KVQ_TEST_REQUIRE_ISA=neon,dotprod CGO_ENABLED=0 GOARCH=arm64 \
 	  go test -short -timeout 20m -exec="qemu-aarch64 -cpu neoverse-n1" ./kernels
 
+# test-amd64 runs the kernels' tests under qemu-user on CPUs with AVX2 alone and with
+# neither: each must take the path it can run. qemu has no AVX-512.
+.PHONY: test-amd64
+test-amd64:
+	KVQ_TEST_ACTIVE_ISA=avx2 CGO_ENABLED=0 GOARCH=amd64 \
+	  go test -short -timeout 20m -exec="qemu-x86_64 -cpu Haswell" ./kernels
+	KVQ_TEST_ACTIVE_ISA=generic CGO_ENABLED=0 GOARCH=amd64 \
+	  go test -short -timeout 20m -exec="qemu-x86_64 -cpu qemu64" ./kernels
+
 # test-capture tests the capture script with the libraries it captures from,
 # which it installs in an environment of its own.
 .PHONY: test-capture

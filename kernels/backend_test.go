@@ -35,6 +35,18 @@ func TestRequiredISA(t *testing.T) {
 	Use(Available()[0])
 }
 
+// TestActiveISA fails where this CPU is not given the backend that the environment
+// names: emulated models of CPUs show that a lesser one gets what it can run.
+func TestActiveISA(t *testing.T) {
+	want := os.Getenv("KVQ_TEST_ACTIVE_ISA")
+	if want == "" {
+		t.Skip("KVQ_TEST_ACTIVE_ISA is not set")
+	}
+	if got := Available()[0]; got != ISA(want) {
+		t.Errorf("the best backend of this CPU is %s: want %s", got, want)
+	}
+}
+
 func TestUseRefusesUnknown(t *testing.T) {
 	before := Active()
 	if err := Use("sse9"); err == nil || Active() != before {
