@@ -15,6 +15,7 @@ import (
 type gate struct {
 	conditions []eval.Condition
 	baseline   *eval.Report
+	path       string // of the baseline
 	tolerance  float64
 	allowProxy bool
 }
@@ -22,7 +23,7 @@ type gate struct {
 // newGate reads the checks before anything is measured, so that a mistake in
 // them costs no time.
 func newGate(o evalOptions) (*gate, error) {
-	g := &gate{allowProxy: o.allowProxy}
+	g := &gate{allowProxy: o.allowProxy, path: o.baseline}
 	if len(o.failIf) > 0 && len(o.schemes) == 0 {
 		return nil, withHint(usagef("--fail-if needs --scheme"), "in the default set some scheme always fails")
 	}
@@ -94,7 +95,7 @@ func (g *gate) check(r *eval.Report, out *output) (failed, err error) {
 	if g.baseline != nil {
 		worse, notices, err := eval.CompareBaseline(r, g.baseline, g.tolerance, g.allowProxy)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--baseline %s: %w", g.path, err)
 		}
 		for _, n := range notices {
 			out.note("%s", n)

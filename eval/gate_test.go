@@ -32,10 +32,10 @@ func TestParseCondition(t *testing.T) {
 
 // twoRows is a report of two rows on layer 3, the second without kl_mean.
 func twoRows() *Report {
-	kl, nmse, head := 0.02, 1e-4, 3
+	kl, nmse, head, causal := 0.02, 1e-4, 3, true
 	return &Report{
 		Schema:  Schema,
-		Dumps:   []Dump{{Name: "a.npy", Layer: 3, Queries: Captured, QueryRows: 64}},
+		Dumps:   []Dump{{Name: "a.npy", Layer: 3, Tokens: 96, Queries: Captured, QueryRows: 64, Scale: figure(0.125), Causal: &causal}},
 		Rows:    []Row{{Dump: "a.npy", Layer: 3, Scheme: "x", K: "x", V: "x", Bytes: 100, Queries: Captured, KLMean: &kl}, {Dump: "a.npy", Layer: 3, Scheme: "exact:y", K: Exact, V: "y", Bytes: 50, Queries: Captured, VNMSE: &nmse}},
 		Summary: []Summary{{Scheme: "x", KLMean: &kl, WorstLayer: &head, Queries: Captured}},
 	}
@@ -121,7 +121,7 @@ func TestCompareBaseline(t *testing.T) {
 		{"worse beyond it", kl(0.0203), twoRows(), 0.01, "x kl_mean"},
 		{"worse by rounding", kl(0.02 + 5e-10), twoRows(), 0, ""},
 		{"no figure any more", change(func(r *Report) { r.Rows[0].KLMean = nil }), twoRows(), 0, "x kl_mean"},
-		{"a figure more", twoRows(), change(func(r *Report) { r.Rows[0].KLMean = nil }), 0, ""},
+		{"a figure more", twoRows(), change(func(r *Report) { r.Rows[0].KLMean = nil }), 0, "notices"},
 		{"fewer bytes", change(func(r *Report) { r.Rows[1].Bytes-- }), twoRows(), 1, "exact:y bytes"},
 		{"a row missing", change(func(r *Report) { r.Rows = r.Rows[:1] }), twoRows(), 0, "exact:y baseline"},
 		{"a row more", twoRows(), change(func(r *Report) { r.Rows = r.Rows[:1] }), 0, "notices"},
@@ -131,8 +131,30 @@ func TestCompareBaseline(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	if got := compare(twoRows(), change(func(r *Report) { r.Dumps[0].QueryRows = 32 }), 0); !strings.Contains(got, "--queries") {
-		t.Errorf("other queries: %q", got)
+	// What was measured in another way is an error that says what differs.
+	for want, f := range map[string]func(d *Dump){
+		"queries 32 captured, this run has queries 64 captured": func(d *Dump) { d.QueryRows = 32 },
+		"scale 0.5, this run has scale 0.125":                   func(d *Dump) { d.Scale = figure(0.5) },
+		"window 512, this run has window 0":                     func(d *Dump) { d.Window = 512 },
+		"tokens 7, chunk 9, this run has tokens 96, chunk 0":    func(d *Dump) { d.Tokens, d.Chunk = 7, 9 },
+		"sinks [0.5], this run has sinks []":                    func(d *Dump) { d.Sinks = []float64{0.5} },
+		"it is of other dumps: it has layer 3 of b.npy":         func(d *Dump) { d.Name = "b.npy" },
+		"it has layer 4 of a.npy, this run layer 3 of a.npy":    func(d *Dump) { d.Layer = 4 },
+	} {
+		if got := compare(twoRows(), change(func(r *Report) { f(&r.Dumps[0]) }), 0); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	// What the baseline does not say is named, not passed over.
+	for want, f := range map[string]func(r *Report){
+		"has no kl_mean for x on layer 3 of a.npy: not compared": func(r *Report) { r.Rows[0].KLMean = nil },
+		"does not say the facts of layer 3 of a.npy":             func(r *Report) { r.Dumps[0].Scale = nil },
+		"does not describe its dumps":                            func(r *Report) { r.Dumps = nil },
+	} {
+		checks, notices, err := CompareBaseline(twoRows(), change(f), 0, false)
+		if err != nil || len(checks) > 0 || len(notices) != 1 || !strings.Contains(notices[0], want) {
+			t.Errorf("%v, %q, %v, want the notice %q", checks, notices, err, want)
+		}
 	}
 	// A baseline is what --format json wrote.
 	text, err := json.Marshal(twoRows())

@@ -42,6 +42,14 @@ type Dump struct {
 	Queries      string   `json:"queries"`
 	QueryRows    int      `json:"query_rows"`
 	FactsAssumed []string `json:"facts_assumed,omitempty"`
+
+	// What attention was computed with. Reports of older versions lack it.
+	Scale   *float64  `json:"scale,omitempty"`
+	Causal  *bool     `json:"causal,omitempty"`
+	Window  int       `json:"window,omitempty"`
+	Chunk   int       `json:"chunk,omitempty"`
+	Softcap float64   `json:"softcap,omitempty"`
+	Sinks   []float64 `json:"sinks,omitempty"` // a logit per query head
 }
 
 // The values of a Dump's and a Row's Queries.

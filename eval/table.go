@@ -94,6 +94,7 @@ func dumpOf(m *measurement) Dump {
 	d := Dump{
 		Name: l.Dump, Path: l.Path, Layer: l.Number, Tokens: l.Tokens, KVHeads: l.KVHeads, QueryHeads: l.QueryHeads,
 		HeadDim: l.DimK, DType: l.DType, Queries: m.queriesName(), QueryRows: len(m.queries), FactsAssumed: l.Assumed,
+		Scale: &l.Facts.Scale, Causal: &l.Facts.Causal, Window: l.Facts.Window, Chunk: l.Facts.Chunk, Softcap: l.Facts.Softcap, Sinks: l.Facts.Sinks,
 	}
 	if l.DimV != l.DimK {
 		d.HeadDimV = l.DimV
