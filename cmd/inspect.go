@@ -180,6 +180,9 @@ func inspectLayer(l *dumps.Layer) inspectedLayer {
 func (in *inspection) report() report {
 	r := report{json: in, data: in.data()}
 	for _, f := range in.Files {
+		if len(f.Layers) == 0 {
+			continue // all of them were in another file
+		}
 		several := slices.ContainsFunc(f.Layers, func(l inspectedLayer) bool { return l.Path != f.Layers[0].Path })
 		t := &table{title: f.Path, columns: []column{
 			{header: "layer"}, {header: "tensor"}, {header: "shape"}, {header: "type"}, {header: "layout"}, {header: "size", right: true},

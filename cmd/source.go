@@ -195,6 +195,7 @@ func (o sourceOptions) open(flag string, warn func(format string, args ...any)) 
 		}
 		files = append(files, f)
 	}
+	dumps.Distinct(files)
 	return files, nil
 }
 

@@ -402,6 +402,54 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
+// A layer that is named twice, in whatever way, is one layer.
+func TestDistinct(t *testing.T) {
+	two := npyFile(1, "<f4", "False", "(2, 1, 2, 3)", make([]byte, 48))
+	dir := write(t, "layer2.npy", two, "layer3.npy", two,
+		"many.safetensors", safetensorsFile(`{"layers.0.k":{"dtype":"F32","shape":[1,1,1],"data_offsets":[0,4]},"layers.0.v":{"dtype":"F32","shape":[1,1,1],"data_offsets":[4,8]},
+"layers.1.k":{"dtype":"F32","shape":[1,1,1],"data_offsets":[8,12]},"layers.1.v":{"dtype":"F32","shape":[1,1,1],"data_offsets":[12,16]}}`, make([]byte, 16)))
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.Symlink("layer2.npy", at("layer7.npy")); err != nil {
+		t.Skip("no links here: ", err)
+	}
+	if err := os.Link(at("layer3.npy"), at("layer8.npy")); err != nil {
+		t.Skip("no links here: ", err)
+	}
+	for _, c := range []struct {
+		paths  []string
+		layers int
+		warned []string
+	}{
+		{[]string{"layer2.npy", "layer3.npy"}, 2, nil},
+		{[]string{"layer2.npy", "./layer2.npy"}, 1, []string{"layer2.npy: named more than once: counted once"}},
+		{[]string{"layer2.npy", "layer7.npy"}, 1, []string{"layer7.npy: the same file as " + at("layer2.npy") + ": counted once"}},
+		{[]string{"layer[28].npy", "layer3.npy"}, 2, []string{"layer3.npy: the same file as " + at("layer8.npy") + ": counted once"}},
+		{[]string{"."}, 4, []string{"layer7.npy: the same file", "layer8.npy: the same file"}},
+		{[]string{"many.safetensors", "many.*"}, 2, []string{"many.safetensors: named more than once"}},
+	} {
+		var files []*File
+		var warnings []string
+		layers := 0
+		for _, path := range c.paths {
+			files = append(files, mustOpen(t, at(path), Options{}))
+		}
+		Distinct(files)
+		for _, f := range files {
+			layers += len(f.Layers)
+			warnings = append(warnings, f.Warnings...)
+		}
+		if layers != c.layers || len(warnings) != len(c.warned) {
+			t.Errorf("%v: %d layers, want %d; warnings %q, want %q", c.paths, layers, c.layers, warnings, c.warned)
+			continue
+		}
+		for i, want := range c.warned {
+			if !strings.Contains(warnings[i], want) {
+				t.Errorf("%v: warning %q, want %q", c.paths, warnings[i], want)
+			}
+		}
+	}
+}
+
 func TestLayerNumber(t *testing.T) {
 	for s, want := range map[string]int{
 		"layer12": 12, "layer_12": 12, "12": 12, "llama-8b.layer_07": 7, "a_1_2": 2, "x": -1, "run7b": -1, "layers.5.attn": 5,
