@@ -155,7 +155,10 @@ const (
 // recommend is recommend with the flags of the engines that run the scheme as it
 // was measured.
 func (t *table) recommend(rows []Summary) *Recommendation {
-	r := recommend(rows)
+	r, refused := recommend(rows)
+	if len(refused) > 0 {
+		t.warn("not recommended, because a figure of attention is absent (not finite, or 0/0): %s", atMostThree(refused))
+	}
 	if r == nil {
 		return nil
 	}
@@ -178,8 +181,9 @@ func (t *table) recommend(rows []Summary) *Recommendation {
 // recommend picks the scheme to try first: of the pairs, or where none was run
 // of the keys alone, the one of the fewest bits that stays within the limits,
 // one that can be built while decoding before any other; where none does, the
-// one that comes closest. nil where there is no choice.
-func recommend(rows []Summary) *Recommendation {
+// one that comes closest. nil where there is no choice. refused names the
+// schemes that could not be considered, with what they lack.
+func recommend(rows []Summary) (r *Recommendation, refused []string) {
 	for _, kind := range []string{"pairs", "keys", "values"} {
 		var all []*Summary
 		for i := range rows {
@@ -191,7 +195,7 @@ func recommend(rows []Summary) *Recommendation {
 			return recommendOf(all, kind)
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // costs returns the figures that decide, by name, the one to rank by last.
@@ -224,12 +228,26 @@ type choice struct {
 	rank  float64 // the figure to rank by
 }
 
-// choices are the rows below 16 bits that have every figure that decides.
-func choices(all []*Summary, kind string) []choice {
-	var found []choice
+// choices are the rows below 16 bits that have every figure that decides, and
+// output_nmse in any case: without it nobody knows what attention returns.
+// refused names the others.
+func choices(all []*Summary, kind string) (found []choice, refused []string) {
 	for _, s := range all {
-		_, costs, limits := s.costs(kind)
-		if s.BitsPerElement >= plainBits || slices.Contains(costs, nil) {
+		if s.BitsPerElement >= plainBits {
+			continue
+		}
+		names, costs, limits := s.costs(kind)
+		lacks := ""
+		for i, f := range costs {
+			if f == nil {
+				lacks = names[i]
+			}
+		}
+		if s.OutputNMSE == nil {
+			lacks = "output_nmse"
+		}
+		if lacks != "" {
+			refused = append(refused, fmt.Sprintf("%s (no %s)", s.Scheme, lacks))
 			continue
 		}
 		c := choice{Summary: s, rank: *costs[len(costs)-1]}
@@ -238,7 +256,7 @@ func choices(all []*Summary, kind string) []choice {
 		}
 		found = append(found, c)
 	}
-	return found
+	return found, refused
 }
 
 // leanest is the choice within the limits that has the fewest bits, of equals
@@ -256,10 +274,10 @@ func leanest(all []choice, onlineOnly bool) *choice {
 	return best
 }
 
-func recommendOf(rows []*Summary, kind string) *Recommendation {
-	all := choices(rows, kind)
+func recommendOf(rows []*Summary, kind string) (r *Recommendation, refused []string) {
+	all, refused := choices(rows, kind)
 	if len(all) == 0 {
-		return nil
+		return nil, refused
 	}
 	closest := slices.MinFunc(all, func(a, b choice) int {
 		return cmp.Or(cmp.Compare(a.worst, b.worst), cmp.Compare(a.BitsPerElement, b.BitsPerElement))
@@ -306,7 +324,7 @@ func recommendOf(rows []*Summary, kind string) *Recommendation {
 	if pick.Queries == Proxy {
 		why += "; ranked by tensor errors, because the dump has no queries: keys standing in for them mislead (capture q to rank by attention)"
 	}
-	return &Recommendation{Scheme: pick.Scheme, Why: why}
+	return &Recommendation{Scheme: pick.Scheme, Why: why}, refused
 }
 
 // withRecent is the pair with a window of recent tokens on each side that needs

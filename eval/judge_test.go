@@ -39,49 +39,63 @@ func TestRecommend(t *testing.T) {
 		s.Queries, s.KCenteredNMSE, s.VNMSE = Proxy, &centered, &v
 		return s
 	}
+	without := func(s Summary) Summary {
+		s.OutputNMSE = nil
+		return s
+	}
 	for name, c := range map[string]struct {
-		rows []Summary
-		want string
-		why  string
+		rows    []Summary
+		want    string
+		why     string
+		refused string
 	}{
 		"fewest bits within limits": {[]Summary{
 			summaryOf("a", "a", 8, 0.001, 0.001, true), summaryOf("b", "b", 6, 0.009, 0.009, true), summaryOf("c", "c", 4, 0.02, 0.001, true),
-		}, "b:b", "fewest bits"},
+		}, "b:b", "fewest bits", ""},
 		"online first": {[]Summary{
 			summaryOf("a", "a", 8, 0.001, 0.001, true), summaryOf("b", "b", 6, 0.009, 0.009, false),
-		}, "a:a", "fewest bits"},
+		}, "a:a", "fewest bits", ""},
 		"not online where nothing else does": {[]Summary{
 			summaryOf("a", "a", 8, 0.1, 0.1, true), summaryOf("b", "b", 6, 0.009, 0.009, false),
-		}, "b:b", "whole context"},
+		}, "b:b", "whole context", ""},
 		"leaner but not online": {[]Summary{
 			summaryOf("int8-token", "int8-token", 8, 0.001, 0.001, true), summaryOf("int4-channel/32", "int4-token", 4, 0.009, 0.009, false),
-		}, "int8-token:int8-token", "int4-channel/32:int4-token does at 4 bits, but cannot be built token by token: try int4-channel/32+recent128:int4-token"},
+		}, "int8-token:int8-token", "int4-channel/32:int4-token does at 4 bits, but cannot be built token by token: try int4-channel/32+recent128:int4-token", ""},
 		"nothing good enough: the closest, online or not": {[]Summary{
 			summaryOf("a", "a", 8, 9, 9, true), summaryOf("b", "b", 4, 0.5, 0.5, false),
-		}, "b:b", "cannot be built while decoding"},
+		}, "b:b", "cannot be built while decoding", ""},
 		"same bits: less output error": {[]Summary{
 			summaryOf("a", "a", 8, 0.001, 0.002, true), summaryOf("b", "b", 8, 0.002, 0.001, true),
-		}, "b:b", ""},
+		}, "b:b", "", ""},
 		"nothing good enough": {[]Summary{
 			summaryOf("a", "a", 8, 0.1, 0.1, true), summaryOf("b", "b", 4, 0.5, 0.5, true), summaryOf("f16", "f16", 16, 0, 0, true),
-		}, "a:a", "closest"},
+		}, "a:a", "closest", ""},
 		"pairs before one side": {[]Summary{
 			summaryOf("a", Exact, 2, 0, 0, true), summaryOf("b", Exact, 3, 0, 0, true), summaryOf("c", "c", 8, 0.001, 0.001, true), summaryOf("d", "d", 9, 0.001, 0.001, true),
-		}, "c:c", ""},
+		}, "c:c", "", ""},
 		"one side where there are no pairs": {[]Summary{
 			summaryOf("a", Exact, 2, 0.002, 0.9, true), summaryOf("b", Exact, 3, 0.001, 0, true),
-		}, "a:exact", "keys alone"},
+		}, "a:exact", "keys alone", ""},
 		"stand-in queries: by tensor errors": {[]Summary{
 			proxy(summaryOf("a", "a", 8, 0, 0, true), 0.001, 0.001), proxy(summaryOf("b", "b", 4, 0, 0, true), 0.5, 0.5),
-		}, "a:a", "tensor errors"},
-		"no choice": {[]Summary{summaryOf("a", "a", 8, 0, 0, true)}, "", ""},
+		}, "a:a", "tensor errors", ""},
+		"no choice": {[]Summary{summaryOf("a", "a", 8, 0, 0, true)}, "", "", ""},
+		"what attention returns is not known": {[]Summary{
+			without(summaryOf("a", Exact, 4, 0.001, 0, true)), summaryOf("b", Exact, 6, 0.001, 0.001, true),
+		}, "b:exact", "fewest bits", "a:exact (no output_nmse)"},
+		"of no scheme": {[]Summary{
+			without(summaryOf("a", "a", 4, 0.001, 0, true)), without(summaryOf("b", "b", 6, 0.001, 0.001, true)), without(summaryOf("f16", "f16", 16, 0, 0, true)),
+		}, "", "", "a:a (no output_nmse), b:b (no output_nmse)"},
 	} {
-		got := recommend(c.rows)
+		got, refused := recommend(c.rows)
 		if got == nil {
 			got = &Recommendation{}
 		}
 		if got.Scheme != c.want || !strings.Contains(got.Why, c.why) {
 			t.Errorf("%s: %q because %q, want %q and %q", name, got.Scheme, got.Why, c.want, c.why)
+		}
+		if list := strings.Join(refused, ", "); list != c.refused {
+			t.Errorf("%s: refused %q, want %q", name, list, c.refused)
 		}
 	}
 }
