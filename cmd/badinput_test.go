@@ -58,6 +58,8 @@ func TestBadInput(t *testing.T) {
 	good := npy("<f4", "(2, 1, 4, 8)", floats(2*4*8))
 	nan := bytes.Clone(good)
 	binary.LittleEndian.PutUint32(nan[len(nan)-4:], 0x7fc00000)
+	huge := bytes.Clone(good)
+	binary.LittleEndian.PutUint32(huge[len(huge)-4:], math.Float32bits(1e30))
 	for _, test := range []struct {
 		name, file string
 		content    []byte
@@ -87,6 +89,7 @@ func TestBadInput(t *testing.T) {
 		{"scheme typo", "x.npy", good, "--dump FILE --scheme int8-tokn", exitUsage, "int8-tokn"},
 		{"group larger than a head", "x.npy", good, "--dump FILE --scheme int8-token/32", exitUsage, "int8-token/32"},
 		{"nothing quantized", "x.npy", good, "--dump FILE --scheme exact", exitUsage, "exact"},
+		{"a value that a scheme cannot hold", "x.npy", huge, "--dump FILE --scheme f16", exitFailure, "kvq: x.npy: layer 0: v: scheme f16: head 0, token 3, channel 7 is 1e+30: f16 holds"},
 		{"no dump", "", nil, "", exitUsage, "--dump"},
 		{"dump and parts", "x.npy", good, "--dump FILE --k FILE", exitUsage, "--k"},
 		{"keys only", "x.npy", good, "--k FILE", exitUsage, "--v"},
@@ -140,6 +143,9 @@ func TestBadInput(t *testing.T) {
 			line, rest, _ := strings.Cut(stderr, "\n")
 			if !strings.HasPrefix(line, "kvq: ") || !strings.Contains(stderr, test.stderr) {
 				t.Errorf("stderr %q, want one line with %q", stderr, test.stderr)
+			}
+			if test.file != "" && strings.Count(line, test.file) > 1 {
+				t.Errorf("stderr %q names the file twice", line)
 			}
 			for l := range strings.Lines(rest) {
 				if !strings.HasPrefix(l, "kvq: hint: ") {

@@ -49,7 +49,8 @@ type Layer struct {
 	// Read fills dst with one head of a tensor, tokens (or query rows) by
 	// channels, row-major. Of Output, head is a query head and dst holds the
 	// ModelDim × DimV columns of the projection that this head's output meets.
-	// Values are finite. It may be called from several goroutines at once.
+	// Values are finite. It may be called from several goroutines at once. Its
+	// errors name the file.
 	Read func(dst []float32, tensor Tensor, head int) error
 }
 

@@ -203,13 +203,9 @@ func (m *measurement) survey(ctx context.Context, o *Options, workers []worker) 
 // read fills dst from the dump.
 func (l *Layer) read(dst []float32, tensor Tensor, head int) error {
 	if err := l.Read(dst, tensor, head); err != nil {
-		return fmt.Errorf("%s: layer %d: %s: %w", l.Dump, l.Number, tensor, err)
+		return fmt.Errorf("layer %d: %w", l.Number, err)
 	}
 	return nil
-}
-
-func (l *Layer) encodeError(tensor int, s *side, err error) error {
-	return fmt.Errorf("%s: layer %d: %s under %s: %w", l.Dump, l.Number, tensors[tensor], s.name, err)
 }
 
 // A unit is a piece of a head's work that one worker does: a side, and for the
@@ -447,7 +443,7 @@ func (b *block) roundTrip(w *worker, s *slot, dst []float32, tensor, side int, c
 		if b.plan.optional && (errors.As(err, &value) || errors.As(err, &scale) || errors.As(err, &misfit)) {
 			return err, nil
 		}
-		return nil, l.encodeError(tensor, sd, err)
+		return nil, fmt.Errorf("%s: layer %d: %s: %w", l.Dump, l.Number, tensors[tensor], err) // it names the scheme
 	}
 	coder.Decode(dst, &w.encoded[tensor])
 	w.squares, w.cross = resize(w.squares, l.Tokens), resize(w.cross, l.Tokens)

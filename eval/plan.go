@@ -102,8 +102,8 @@ func (l *Layer) shape(tensor int) quantize.Shape {
 
 // sizes returns the size of every side on a layer. A scheme that does not fit
 // the layer's shape is an error when it was named, else it is left out (a nil
-// size) with a warning.
-func (p *plan) sizes(l *Layer, warn func(format string, args ...any)) (sizes [2][]*quantize.Size, err error) {
+// size), and omit told why.
+func (p *plan) sizes(l *Layer, omit func(l *Layer, reason string)) (sizes [2][]*quantize.Size, err error) {
 	for tensor, sides := range p.sides {
 		for _, s := range sides {
 			size, err := s.scheme.Size(l.shape(tensor))
@@ -112,7 +112,7 @@ func (p *plan) sizes(l *Layer, warn func(format string, args ...any)) (sizes [2]
 			case err == nil:
 				sizes[tensor] = append(sizes[tensor], &size)
 			case p.optional && errors.As(err, &misfit):
-				warn("%s: layer %d: %s is left out: %v", l.Dump, l.Number, s.name, err)
+				omit(l, err.Error())
 				sizes[tensor] = append(sizes[tensor], nil)
 			default:
 				return sizes, fmt.Errorf("%s: layer %d: %w", l.Dump, l.Number, err)

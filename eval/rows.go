@@ -7,23 +7,26 @@ import (
 	"kvq/kernels"
 )
 
-// refused returns why a combo has no row: a value that one of its sides cannot
-// hold, or a side that does not fit the layer (an error is not given then).
-func (m *measurement) refused(c combo) (bool, error) {
+// refused reports whether a combo has no row: a side of it does not fit the
+// layer, or cannot be encoded.
+func (m *measurement) refused(c combo) bool {
 	for tensor, side := range c.side {
-		if side < 0 {
-			continue
-		}
-		if m.sizes[tensor][side] == nil {
-			return true, nil
-		}
-		for _, e := range m.errors[tensor][side] {
-			if e.refused != nil {
-				return true, m.layer.encodeError(tensor, m.plan.sides[tensor][side], e.refused)
-			}
+		if side >= 0 && (m.sizes[tensor][side] == nil || m.refusal(tensor, side) != nil) {
+			return true
 		}
 	}
-	return false, nil
+	return false
+}
+
+// refusal returns why a side could not be encoded, nil where it could or was
+// not tried.
+func (m *measurement) refusal(tensor, side int) error {
+	for _, e := range m.errors[tensor][side] {
+		if e.refused != nil {
+			return e.refused
+		}
+	}
+	return nil
 }
 
 // row is the row of combo n over KV heads [from, to).

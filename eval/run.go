@@ -52,7 +52,7 @@ func Run(ctx context.Context, layers []*Layer, o Options) (*Report, error) {
 	}
 	t := &table{plan: p, report: r, options: &o, combos: make([]pooled, len(p.combos))}
 	for i, l := range layers {
-		sizes, err := p.sizes(l, t.warn)
+		sizes, err := p.sizes(l, t.omit)
 		if err != nil {
 			return nil, err
 		}

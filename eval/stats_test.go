@@ -171,7 +171,7 @@ func TestFloors(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &Layer{KVHeads: 1, Tokens: 4096, DimK: 128, DimV: 128}
-	sizes, err := p.sizes(l, t.Errorf)
+	sizes, err := p.sizes(l, func(_ *Layer, reason string) { t.Error(reason) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ type table struct {
 	report  *Report
 	options *Options
 	combos  []pooled
+	omitted []omission
 }
 
 // pooled is what the summary of a combo pools: layers, their rows, and the
@@ -35,13 +36,10 @@ func (t *table) add(ctx context.Context, m *measurement) error {
 		return err
 	}
 
+	t.omitRefused(m)
 	var combos []int // those with a row
 	for n, c := range t.plan.combos {
-		refused, err := m.refused(c)
-		if err != nil {
-			t.warn("%s is left out: %v", c.name, err)
-		}
-		if !refused {
+		if !m.refused(c) {
 			combos = append(combos, n)
 		}
 	}
@@ -173,6 +171,9 @@ func (t *table) bench(ctx context.Context, l *Layer, rows []Row) error {
 
 // finish adds what rests on all layers.
 func (t *table) finish() {
+	for _, o := range t.omitted {
+		t.warn("%s: left out of %s", o.reason, o.places())
+	}
 	summaries := []Summary{}
 	var draws [][]float64
 	complete := 0
