@@ -161,3 +161,43 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 }
+
+// TestErrorsNameThingsOnce holds that a message says once which file, scheme or
+// name is at fault.
+func TestErrorsNameThingsOnce(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.md")
+	if err := os.WriteFile(text, []byte("# No such thing as a model\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	dump := filepath.Join("..", "dumps", "testdata", "layer12.npy")
+	absent := filepath.Join(dir, "absent.gguf")
+	for _, test := range []struct{ args, name, want string }{
+		{"plan --config TEXT", "text.md", "kvq: --config TEXT: not a JSON object"},
+		{"plan --config ABSENT", "absent", "kvq: --config ABSENT: no such file or directory"},
+		{"plan --gguf TEXT", "text.md", "kvq: --gguf TEXT: not a valid GGUF header"},
+		{"plan --gguf ABSENT", "absent", "kvq: --gguf ABSENT: no such file or directory"},
+		{"plan --model 8b --draft ABSENT", "absent", "kvq: --draft ABSENT: no such file or directory"},
+		{"plan --model 8b --scheme int9", "int9", `kvq: scheme "int9": no such scheme`},
+		{"plan --model 8b --scheme q8_0:int9", `"int9"`, `kvq: scheme "q8_0:int9": unknown scheme "int9"`},
+		{"plan --geometry 1xfull:2x40+40 --ctx 64 --scheme q8_0", "q8_0", `scheme "q8_0": its blocks`},
+		{"eval --dump DUMP --set mine", "mine", "kvq: --set mine: no such set"},
+		{"eval --dump DUMP --gguf TEXT", "text.md", "kvq: --gguf TEXT: not a valid GGUF header"},
+		{"eval --dump DUMP --gguf ABSENT", "absent", "kvq: --gguf ABSENT: no such file or directory"},
+		{"eval --k DUMP --v ABSENT", "absent", "kvq: --v ABSENT: no such file or directory"},
+		{"eval --k DUMP --v DUMP", "layer12", "kvq: DUMP: array has shape [2, 3, 2048, 64]: a batch of 2"},
+		{"eval --dump DUMP --scheme int8-token --baseline TEXT", "text.md", "kvq: --baseline TEXT: not a report"},
+		{"eval --dump DUMP --truth TEXT", "text.md", "kvq: --truth TEXT: line 1: no header"},
+		{"eval --dump DUMP --scheme int8-token+prerope", "int8-token", `layer 12: v: scheme "int8-token+prerope": +prerope needs`},
+		{"bench --scheme q8_0 --head-dim 40 --ctx 64 --time 1ms", "q8_0", `kvq: scheme "q8_0": its blocks`},
+		{"inspect TEXT", "text.md", "kvq: TEXT: not a dump"},
+		{"schemes int9", "int9", `kvq: scheme "int9": no such scheme`},
+	} {
+		in := strings.NewReplacer("TEXT", text, "ABSENT", absent, "DUMP", dump)
+		code, _, stderr := run(strings.Fields(in.Replace(test.args))...)
+		line, _, _ := strings.Cut(stderr, "\n")
+		if code == exitOK || strings.Count(line, test.name) != 1 || !strings.Contains(line, in.Replace(test.want)) {
+			t.Errorf("%s: exit code %d, %q, want %q and %q once", test.args, code, line, in.Replace(test.want), test.name)
+		}
+	}
+}

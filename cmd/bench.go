@@ -317,6 +317,10 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 					if i > 0 && !o.named && errors.Is(err, errNoCache) {
 						continue
 					}
+					var misfit *quantize.SchemeError // it names the scheme itself
+					if errors.As(err, &misfit) {
+						return err
+					}
 					return fmt.Errorf("bench %s: %w", pair.Name(), err)
 				}
 				for _, row := range rows {

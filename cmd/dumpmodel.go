@@ -27,7 +27,7 @@ var ropeStyles = map[string]string{
 func readDumpModel(path string, warn func(format string, args ...any)) (*dumps.Model, error) {
 	g, err := formula.OpenGGUF(path)
 	if err != nil {
-		return nil, fmt.Errorf("--gguf %s: %w", path, unwrapPath(err))
+		return nil, ofFile("--gguf", err)
 	}
 	m, err := g.Model(true)
 	if err != nil {

@@ -86,7 +86,7 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 		}
 		var err error
 		if o.schemes, err = quantize.Set(o.set); err != nil {
-			return err
+			return withHint(usagef("--set %s: no such set", o.set), "%s", hintOf(err))
 		}
 	}
 	options := eval.Options{

@@ -263,6 +263,14 @@ func unwrapPath(err error) error {
 	return err
 }
 
+// ofFile says after which flag the file of an error was named.
+func ofFile(flag string, err error) error {
+	if e, ok := err.(*os.PathError); ok {
+		return fmt.Errorf("%s %s: %w", flag, e.Path, e.Err)
+	}
+	return fmt.Errorf("%s %w", flag, err)
+}
+
 // writeJSON writes v indented, with <, > and & as they are.
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)

@@ -405,9 +405,9 @@ func (p *planRun) findModel(o modelOptions) (*formula.Model, weightFiles, error)
 		m, err := p.preset(o.preset)
 		return m, weightFiles{}, err
 	case o.config != "":
-		return readConfig(o.config, o.assume == "full")
+		return readConfig("--config", o.config, o.assume == "full")
 	case o.gguf != "":
-		return readGGUF(o.gguf, o.assume == "full")
+		return readGGUF("--gguf", o.gguf, o.assume == "full")
 	case o.geometry != "":
 		g, err := formula.ParseGeometry(o.geometry)
 		if err != nil {
@@ -435,33 +435,37 @@ func (p *planRun) preset(name string) (*formula.Model, error) {
 	return m, nil
 }
 
-// readConfig reads a config.json; weights are looked for in its folder.
-func readConfig(path string, assumeFull bool) (*formula.Model, weightFiles, error) {
+// readConfig reads the config.json after a flag; weights are looked for in its
+// folder.
+func readConfig(flag, path string, assumeFull bool) (*formula.Model, weightFiles, error) {
+	var files weightFiles
 	m, err := formula.ReadHF(path, formula.HFOptions{AssumeFull: assumeFull})
 	if errors.Is(err, formula.ErrUnknownArchitecture) {
 		err = withHint(err, assumeHint)
 	}
-	var files weightFiles
+	if err != nil {
+		return nil, files, ofFile(flag, err)
+	}
 	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
 		files.folder = path
 	} else if filepath.Base(path) == "config.json" {
 		files.folder = filepath.Dir(path)
 	}
-	return m, files, err
+	return m, files, nil
 }
 
-// readGGUF reads a GGUF header, weights included.
-func readGGUF(path string, assumeFull bool) (*formula.Model, weightFiles, error) {
+// readGGUF reads the GGUF header after a flag, weights included.
+func readGGUF(flag, path string, assumeFull bool) (*formula.Model, weightFiles, error) {
 	g, err := formula.OpenGGUF(path)
 	if err != nil {
-		return nil, weightFiles{}, err
+		return nil, weightFiles{}, ofFile(flag, err)
 	}
 	m, err := g.Model(assumeFull)
 	if errors.Is(err, formula.ErrUnknownArchitecture) {
 		err = withHint(err, assumeHint)
 	}
 	if err != nil {
-		return nil, weightFiles{}, fmt.Errorf("%s: %w", path, err)
+		return nil, weightFiles{}, fmt.Errorf("%s %s: %w", flag, path, err)
 	}
 	m.Citation = path
 	return m, weightFiles{gguf: path, bytes: max(g.WeightBytes, 0), active: max(g.ActiveWeightBytes(), 0)}, nil

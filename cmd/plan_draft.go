@@ -44,9 +44,9 @@ func (p *planRun) draftModel(name string) (*formula.Model, weightFiles, error) {
 	_, err := os.Stat(name)
 	switch exists := err == nil; {
 	case strings.HasSuffix(strings.ToLower(name), ".gguf"):
-		return readGGUF(name, false)
+		return readGGUF("--draft", name, false)
 	case exists || strings.HasSuffix(name, ".json"):
-		return readConfig(name, false)
+		return readConfig("--draft", name, false)
 	}
 	m, err := p.preset(name)
 	return m, weightFiles{}, err

@@ -183,6 +183,15 @@ func (o sourceOptions) open(flag string, warn func(format string, args ...any)) 
 	}
 	if len(o.dumps) == 0 {
 		f, err := dumps.OpenParts(o.k, o.v, o.q, o.read)
+		var missing *fs.PathError
+		if errors.As(err, &missing) {
+			// Which flag it was is plain from the path, unless one file is all three.
+			for _, part := range []struct{ flag, path string }{{"--k", o.k}, {"--v", o.v}, {"--q", o.q}} {
+				if part.path == missing.Path {
+					return files, ofFile(part.flag, missing)
+				}
+			}
+		}
 		if err != nil {
 			return files, err
 		}

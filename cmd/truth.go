@@ -17,7 +17,11 @@ func readTruth(path string) (*eval.TruthTable, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--truth %s: %w", path, unwrapPath(err))
 	}
-	return eval.ParseTruth(string(text), path)
+	t, err := eval.ParseTruth(string(text), path)
+	if err != nil {
+		return nil, fmt.Errorf("--truth %w", err) // it names the file
+	}
+	return t, nil
 }
 
 // compareTruth adds the comparison to a report and takes out of it what was

@@ -43,7 +43,7 @@ func (a *array) errorf(format string, args ...any) *FormatError {
 	if a.deflate {
 		offset = -1 // offsets of inflated bytes are of no use to anyone
 	}
-	return formatErrorf(a.path, offset, "%s: %s", a.label(), fmt.Sprintf(format, args...))
+	return formatErrorf(a.path, offset, "%s %s", a.label(), fmt.Sprintf(format, args...))
 }
 
 func (a *array) label() string {
@@ -89,7 +89,7 @@ func (a *array) ints(n int) ([]int, error) {
 				v = int64(u<<(64-8*size)) >> (64 - 8*size)
 			}
 			if int64(int(v)) != v || (a.elem.kind == kindUint && v < 0) {
-				return a.errorf("value %d of %d does not fit", i, n)
+				return a.errorf("has a value, %d of %d, that does not fit", i, n)
 			}
 			out[i] = int(v)
 		}

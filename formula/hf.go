@@ -42,7 +42,7 @@ func ReadHF(path string, o HFOptions) (*Model, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxHFConfig))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, err // it names the file
 	}
 	m, err := ParseHF(data, o)
 	if err != nil {

@@ -308,6 +308,9 @@ func (p parser) unknown(kind, word string, names []string) error {
 	default:
 		hint = "known are " + strings.Join(names, ", ")
 	}
+	if kind == "scheme" && strings.EqualFold(word, p.name) { // the error says it already
+		return p.fail(hint, "no such scheme")
+	}
 	return p.fail(hint, "unknown %s %q", kind, word)
 }
 

@@ -41,8 +41,8 @@ func TestNameErrors(t *testing.T) {
 	for name, want := range map[string]string{
 		"":                         "a scheme is missing",
 		"int8:":                    "a scheme is missing",
-		"int7":                     `unknown scheme "int7"`,
-		"q9_1":                     "unknown scheme",
+		"int7":                     `scheme "int7": no such scheme`,
+		"q9_1":                     "no such scheme",
 		"int4-chanel":              `unknown sharing or zero form "chanel"`,
 		"int4-channel-asym":        `"asym" comes after the sharing`,
 		"int4-asym-":               "nothing stands after a -",
