@@ -15,14 +15,24 @@ import (
 var errNoCache = errors.New("no decode cache holds this scheme")
 
 // decodeFormat says how a paged cache stores one side. Rotations and means change
-// values, not storage. Windows and outliers kept in f16 have no paged form yet.
+// values, not storage. Outliers kept in f16 have no paged form yet.
 func decodeFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
+	f, err := codesFormat(s, dim)
 	for _, m := range s.Modifiers {
 		switch m.Kind {
-		case quantize.Sink, quantize.Recent, quantize.Outlier:
+		case quantize.Sink:
+			f.Sink = m.N
+		case quantize.Recent:
+			f.Recent = m.N
+		case quantize.Outlier:
 			return kernels.Format{}, errNoCache
 		}
 	}
+	return f, err
+}
+
+// codesFormat is the format of a side's codes.
+func codesFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
 	f := kernels.Format{Group: s.Group, Meta: kernels.MetaF32}
 	if s.Meta == quantize.MetaF16 {
 		f.Meta = kernels.MetaF16
@@ -70,16 +80,17 @@ func blockFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
 	case "q4_1":
 		f.Bits, f.Zero = 4, kernels.ZeroAsym
 	default:
-		size, err := s.Size(quantize.Shape{Heads: 1, Tokens: 2, Dim: dim})
+		codes := &quantize.Scheme{Format: s.Format}
+		size, err := codes.Size(quantize.Shape{Heads: 1, Tokens: 2, Dim: dim})
 		if err != nil {
 			return kernels.Format{}, err
 		}
 		// What a tensor stores once does not count into a row.
-		one, err := s.Size(quantize.Shape{Heads: 1, Tokens: 1, Dim: dim})
+		one, err := codes.Size(quantize.Shape{Heads: 1, Tokens: 1, Dim: dim})
 		if err != nil {
 			return kernels.Format{}, err
 		}
-		rows := &blockRows{scheme: s, dim: dim, bytes: int(size.Total() - one.Total())}
+		rows := &blockRows{scheme: codes, dim: dim, bytes: int(size.Total() - one.Total())}
 		return kernels.Format{Codec: kernels.CodecRows, Rows: rows}, nil
 	}
 	return f, nil
@@ -87,7 +98,7 @@ func blockFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
 
 // blockRows decodes rows of a block format.
 type blockRows struct {
-	scheme     *quantize.Scheme
+	scheme     *quantize.Scheme // the format alone
 	dim, bytes int
 	scales     []byte // what the tensor stores once
 	coders     sync.Pool
@@ -138,6 +149,7 @@ type sideEncoder struct {
 	coder       *quantize.Coder
 	calibration quantize.Calibration
 	encoded     quantize.Encoded
+	stored      []float32
 	out         kernels.Encoded
 }
 
@@ -159,7 +171,13 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 		return kernels.Encoded{}, err
 	}
 	o := &e.out
-	n := len(h.Values)
+	first, end := e.encoded.CodedRows()
+	n := (end - first) * h.Dim
+	if e.scheme.Format.Class == quantize.Plain || n < len(h.Values) {
+		e.stored = resize(e.stored, len(h.Values))
+		e.coder.Stored(e.stored, &e.encoded)
+		o.Sink, o.Recent = e.stored[:first*h.Dim], e.stored[end*h.Dim:]
+	}
 	if e.scheme.Format.Class == quantize.Block {
 		if rows, ok := e.format.Rows.(*blockRows); ok {
 			rows.scales = e.encoded.Scales
@@ -171,8 +189,7 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 	}
 	switch e.format.Codec {
 	case kernels.CodecF32, kernels.CodecF16, kernels.CodecBF16:
-		o.Values = resize(o.Values, n)
-		e.coder.Decode(o.Values, &e.encoded)
+		o.Values = e.stored[first*h.Dim : end*h.Dim]
 		return *o, nil
 	case kernels.CodecE4M3, kernels.CodecE5M2:
 		o.Fields = e.encoded.Codes
@@ -181,7 +198,7 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 		e.encoded.Fields(o.Fields, 0)
 	}
 	o.Scales = e.encoded.ScaleValues(o.Scales)
-	if len(o.Scales) == 0 {
+	if e.scheme.Share == quantize.NoShare {
 		o.Scales = append(o.Scales, 1) // the raw formats
 	}
 	switch {

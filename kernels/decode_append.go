@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 )
@@ -16,7 +15,7 @@ type PageEncoder func(head int, k, v []float32) (Encoded, Encoded, error)
 func (c *Cache) Appends() bool {
 	for _, s := range []*side{&c.k, &c.v} {
 		f := s.format
-		if f.scaled() && f.Share == ShareChannel && f.Group > 0 && (f.Group > pageTokens || pageTokens%f.Group != 0) {
+		if f.Sink > 0 || f.Recent > 0 || f.blocks() && (f.Group > pageTokens || pageTokens%f.Group != 0) {
 			return false
 		}
 	}
@@ -43,7 +42,7 @@ func (c *Cache) Append(k, v []float32, encode PageEncoder) error {
 	if i := IndexNonFinite(v); i >= 0 {
 		return fmt.Errorf("append: V of head %d, channel %d is not finite", i/c.shape.DimV, i%c.shape.DimV)
 	}
-	tailK, tailV := c.tailLayouts()
+	tail := c.tail()
 	for i := range c.heads {
 		h := &c.heads[i]
 		for _, s := range []*side{&c.k, &c.v} {
@@ -53,25 +52,22 @@ func (c *Cache) Append(k, v []float32, encode PageEncoder) error {
 		}
 		if h.liveK == nil {
 			h.liveK, h.liveV = make([]float32, pageTokens*c.shape.DimK), make([]float32, pageTokens*c.shape.DimV)
-			for t := range h.tail {
-				getRow(h.liveK[t*c.shape.DimK:][:c.shape.DimK], h.tailK, &tailK, true, t)
-				getRow(h.liveV[t*c.shape.DimV:][:c.shape.DimV], h.tailV, &tailV, false, t)
+			for t := range tail {
+				h.tail.get(true, t, h.liveK[t*c.shape.DimK:][:c.shape.DimK])
+				h.tail.get(false, t, h.liveV[t*c.shape.DimV:][:c.shape.DimV])
 			}
 		}
 		rowK, rowV := k[i*c.shape.DimK:][:c.shape.DimK], v[i*c.shape.DimV:][:c.shape.DimV]
-		copy(h.liveK[h.tail*c.shape.DimK:], rowK)
-		copy(h.liveV[h.tail*c.shape.DimV:], rowV)
-		putRow(h.tailK, &tailK, true, h.tail, rowK)
-		putRow(h.tailV, &tailV, false, h.tail, rowV)
-		h.tail++
+		copy(h.liveK[tail*c.shape.DimK:], rowK)
+		copy(h.liveV[tail*c.shape.DimV:], rowV)
+		h.tail.put(true, tail, rowK)
+		h.tail.put(false, tail, rowV)
 	}
-	if c.heads[0].tail == pageTokens {
+	if tail+1 == pageTokens {
 		if err := c.closePage(encode); err != nil {
-			for i := range c.heads {
-				c.heads[i].tail--
-			}
 			return err
 		}
+		c.pages++
 	}
 	c.tokens++
 	return nil
@@ -83,7 +79,6 @@ func (c *Cache) Saturated() int64 { return c.saturated }
 
 // closePage turns the tails, 64 tokens of every head, into pages.
 func (c *Cache) closePage(encode PageEncoder) error {
-	page := (c.tokens+1)/pageTokens - 1
 	for i := range c.heads {
 		h := &c.heads[i]
 		var k, v Encoded
@@ -107,12 +102,9 @@ func (c *Cache) closePage(encode PageEncoder) error {
 				c.v.signed = c.v.signed || !x.side.key && scale < 0
 			}
 		}
-		kMeta, vMeta, kCodes, vCodes := c.page(h, page)
-		c.k.store(kMeta, kCodes, 0, pageTokens, k)
-		c.v.store(vMeta, vCodes, 0, pageTokens, v)
-	}
-	for i := range c.heads {
-		c.heads[i].tail = 0
+		kMeta, vMeta, kCodes, vCodes := c.page(h, c.pages)
+		c.k.store(kMeta, kCodes, 0, k)
+		c.v.store(vMeta, vCodes, 0, v)
 	}
 	return nil
 }
@@ -189,25 +181,4 @@ func (s *side) freezeFloat(x, scale float32, saturated int64) (uint8, int64) {
 		saturated++
 	}
 	return code[0], saturated
-}
-
-// getRow reads one token back from float32 tiles.
-func getRow(row []float32, tiles []byte, l *layout, key bool, token int) {
-	for _, g := range l.segments {
-		if key {
-			at := tiles[4*(token/blockWide*g.steps*blockWide+token%blockWide):]
-			for ch := range row {
-				row[ch] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*ch*blockWide:]))
-			}
-			continue
-		}
-		for b := range g.blocks {
-			at := tiles[g.codes+4*(b*g.steps+token)*g.lanes:]
-			first := g.lane + b*g.lanes
-			part := row[min(first, len(row)):min(first+g.lanes, len(row))]
-			for lane := range part {
-				part[lane] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*lane:]))
-			}
-		}
-	}
 }

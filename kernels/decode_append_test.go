@@ -155,7 +155,7 @@ func TestDecodeSaturates(t *testing.T) {
 	}
 	// A block of tokens that outlasts a page cannot be built token by token.
 	long := Format{Codec: CodecInt, Bits: 8, Share: ShareChannel, Group: 128}
-	l, err := NewCache(CacheShape{Heads: 1, DimK: dim, DimV: dim, Tokens: 128}, long, f)
+	l, err := NewCache(CacheShape{Heads: 1, DimK: dim, DimV: dim, Tokens: 256}, long, f)
 	if err != nil {
 		t.Fatal(err)
 	}

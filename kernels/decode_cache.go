@@ -23,6 +23,10 @@ type Encoded struct {
 	// Offsets has the length of Scales: offsets of ZeroAsym, biases (integers in
 	// units of a field) of ZeroPoint; nil for ZeroSym and the floating codecs.
 	Offsets []float32
+	// Sink and Recent are the rows that windows keep out of all this, of the first and
+	// of the last tokens: values as attention sees them. Everything above is about the
+	// tokens between.
+	Sink, Recent []float32
 }
 
 // side is one side of a paged cache.
@@ -40,6 +44,7 @@ type side struct {
 	metaBytes   int
 	whole       bool
 	signed      bool // scales may be negative
+	shift       int  // coded tokens that stand before the first page
 	offsetBytes int  // bytes of one stored offset: 0, 1, 2 or 4
 }
 
@@ -50,15 +55,14 @@ type head struct {
 	kScale, vScale   []float32
 	kOffset, vOffset []float32
 	pages            []byte
-	tailK, tailV     []byte    // float32 tiles of the tokens behind the last page
-	tail             int       // tokens in the tail
+	front, tail      floats
 	liveK, liveV     []float32 // the tail's tokens row by row, once something was appended
 }
 
 // A Cache is one layer's K and V in the paged form that decode attention reads:
 // 64 tokens of one KV head a page, each page [K metadata | V metadata | K codes |
-// V codes], pages of a head one after another. Tokens behind the last whole page
-// stay in float32. It is filled by one goroutine; any number of Decoders may read it.
+// V codes], pages of a head one after another. Tokens that a side keeps in a window and
+// those that fill no page stand in float32 before and behind the pages. It is filled by one goroutine; any number of Decoders may read it.
 type Cache struct {
 	shape      CacheShape
 	k, v       side
@@ -66,7 +70,10 @@ type Cache struct {
 	pageAt     []int // offset of each page of a period
 	periodSize int
 	heads      []head
+	origin     int // tokens before the first page, once there are as many
 	tokens     int
+	pages      int    // of codes
+	tk, tv     layout // of a tile of float32 tokens
 	saturated  int64
 	memory     []byte
 	free       func()
@@ -82,34 +89,69 @@ func NewCache(shape CacheShape, k, v Format) (*Cache, error) {
 			return nil, err
 		}
 	}
+	k, v = k.within(shape.Tokens), v.within(shape.Tokens)
 	// Rows on one side mean rows on both: unpacking then has one form to read.
 	storeK, storeV := k.tiled(true), v.tiled(false)
-	if storeK == storeRows || storeV == storeRows {
+	origin, aligned := firstPage(k, v)
+	if storeK == storeRows || storeV == storeRows || !aligned {
 		storeK, storeV = storeRows, storeRows
+		origin = max(k.Sink, v.Sink)
 	}
-	c := &Cache{shape: shape, k: newSide(k, storeK, true, shape.DimK), v: newSide(v, storeV, false, shape.DimV)}
+	c := &Cache{shape: shape, k: newSide(k, storeK, true, shape.DimK), v: newSide(v, storeV, false, shape.DimV), origin: origin}
+	c.k.shift, c.v.shift = origin-k.Sink, origin-v.Sink
+	f := Format{Codec: CodecF32}
+	c.tk, c.tv = newLayout(f, storeF32, true, shape.DimK), newLayout(f, storeF32, false, shape.DimV)
 	c.arrangePages()
-	pages := shape.Tokens / pageTokens
-	perHead := (pages/c.period)*c.periodSize + c.pageAt[pages%c.period]
-	perHead = roundUp(perHead, lineBytes)
-	tailK, tailV := c.tailLayouts()
-	tailBytes := tailK.codeBytes + tailV.codeBytes
-	memory, free, err := mapMemory(shape.Heads * (perHead + tailBytes))
+	memory, free, err := mapMemory(c.place(nil))
 	if err != nil {
 		return nil, err
 	}
 	c.memory, c.free = memory, free
 	runtime.SetFinalizer(c, (*Cache).Close)
 	c.heads = make([]head, shape.Heads)
-	tails := memory[shape.Heads*perHead:]
-	for i := range c.heads {
-		h := &c.heads[i]
-		h.pages = memory[i*perHead : (i+1)*perHead : (i+1)*perHead]
-		t := tails[i*tailBytes : (i+1)*tailBytes : (i+1)*tailBytes]
-		h.tailK, h.tailV = t[:tailK.codeBytes:tailK.codeBytes], t[tailK.codeBytes:]
-	}
+	c.place(memory)
 	return c, nil
 }
+
+// within returns the format as a cache of so many tokens has it: a block that the
+// tokens cannot fill is the whole column.
+func (f Format) within(tokens int) Format {
+	if f.blocks() && f.Recent == 0 && f.Group >= tokens {
+		f.Group = 0
+	}
+	return f
+}
+
+// place gives the heads their parts of memory, where there is some, and returns how
+// much they need: pages head by head, then what stands in float32 head by head.
+func (c *Cache) place(memory []byte) int {
+	most := max(0, c.shape.Tokens-c.origin-max(c.k.keeps(), c.v.keeps())) / pageTokens
+	pages := roundUp(c.pagesBytes(most), lineBytes)
+	front := tiles(min(c.origin, c.shape.Tokens))
+	tail := tiles(min(max(c.k.format.lag(), c.v.format.lag())+pageTokens, c.shape.Tokens))
+	kept := (front + tail) * (c.tk.codeBytes + c.tv.codeBytes)
+	if memory != nil {
+		for i := range c.heads {
+			h := &c.heads[i]
+			h.pages = memory[i*pages : (i+1)*pages : (i+1)*pages]
+			rest := memory[c.shape.Heads*pages+i*kept:][:kept]
+			h.front, rest = newFloats(rest, front, &c.tk, &c.tv)
+			h.tail, _ = newFloats(rest, tail, &c.tk, &c.tv)
+		}
+	}
+	return c.shape.Heads * (pages + kept)
+}
+
+// keeps returns the fewest tokens that a side's recent window has once it is full.
+func (s *side) keeps() int {
+	if s.format.blocks() {
+		return 0
+	}
+	return s.format.Recent
+}
+
+// pagesBytes returns the length of the first n pages of a head.
+func (c *Cache) pagesBytes(n int) int { return n/c.period*c.periodSize + c.pageAt[n%c.period] }
 
 // Close gives the cache's memory back; nothing may use the cache afterwards.
 func (c *Cache) Close() {
@@ -118,12 +160,6 @@ func (c *Cache) Close() {
 		c.free()
 		c.free, c.memory, c.heads = nil, nil, nil
 	}
-}
-
-// tailLayouts returns how float32 tokens lie, in the tail and in scratch.
-func (c *Cache) tailLayouts() (k, v layout) {
-	f := Format{Codec: CodecF32}
-	return newLayout(f, storeF32, true, c.shape.DimK), newLayout(f, storeF32, false, c.shape.DimV)
 }
 
 func newSide(f Format, store storage, key bool, dim int) side {
@@ -217,9 +253,8 @@ func (c *Cache) metaBytes(i int, s *side) int {
 // page returns the four parts of page i of a head; metadata is empty where an
 // earlier page holds it.
 func (c *Cache) page(h *head, i int) (kMeta, vMeta, kCodes, vCodes []byte) {
-	at := (i/c.period)*c.periodSize + c.pageAt[i%c.period]
 	nk, nv := c.metaBytes(i, &c.k), c.metaBytes(i, &c.v)
-	b := h.pages[at:]
+	b := h.pages[c.pagesBytes(i):]
 	kMeta, b = b[:nk:nk], b[nk:]
 	vMeta, b = b[:nv:nv], b[nv:]
 	nk, nv = c.k.layout.codeBytes, c.v.layout.codeBytes
@@ -233,13 +268,11 @@ func (c *Cache) Tokens() int { return c.tokens }
 func (c *Cache) Shape() CacheShape { return c.shape }
 
 // Bytes returns what one decode step over the whole cache reads: pages with
-// their metadata, whole-column scales, and the float32 tail.
+// their metadata, whole-column scales, and the tokens in float32.
 func (c *Cache) Bytes() int64 {
-	pages := c.tokens / pageTokens
-	perHead := (pages/c.period)*c.periodSize + c.pageAt[pages%c.period]
-	perHead += (c.tokens % pageTokens) * 4 * (c.shape.DimK + c.shape.DimV)
+	perHead := c.pagesBytes(c.pages) + (c.front()+c.tail())*4*(c.shape.DimK+c.shape.DimV)
 	for _, s := range []*side{&c.k, &c.v} {
-		if s.whole {
+		if scale, _ := c.heads[0].whole(s); len(scale) > 0 {
 			perHead += s.format.scales(c.tokens, s.dim) * s.metaSize()
 			if s.format.Codec == CodecInt && s.format.Zero != ZeroSym {
 				perHead += s.format.scales(c.tokens, s.dim) * s.metaSize()
@@ -271,28 +304,52 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 	h := &c.heads[headIndex]
 	h.kScale, h.kOffset = c.k.wholeMeta(k)
 	h.vScale, h.vOffset = c.v.wholeMeta(v)
-	for i := range tokens / pageTokens {
-		kMeta, vMeta, kCodes, vCodes := c.page(h, i)
-		c.k.store(kMeta, kCodes, i*pageTokens, tokens, k)
-		c.v.store(vMeta, vCodes, i*pageTokens, tokens, v)
-	}
-	first := tokens - tokens%pageTokens
-	h.tail = tokens - first
-	clear(h.tailK)
-	clear(h.tailV)
-	row := make([]float32, max(c.shape.DimK, c.shape.DimV))
-	for t := range h.tail {
-		c.k.decodeRow(row, first+t, k)
-		c.storeTail(h.tailK, true, t, row[:c.shape.DimK])
-		c.v.decodeRow(row, first+t, v)
-		c.storeTail(h.tailV, false, t, row[:c.shape.DimV])
-	}
 	c.tokens = tokens
+	end := min(c.k.coded(tokens, len(k.Recent)/c.shape.DimK), c.v.coded(tokens, len(v.Recent)/c.shape.DimV))
+	c.pages = max(0, end-c.origin) / pageTokens
+	for i := range c.pages {
+		kMeta, vMeta, kCodes, vCodes := c.page(h, i)
+		c.k.store(kMeta, kCodes, i*pageTokens+c.k.shift, k)
+		c.v.store(vMeta, vCodes, i*pageTokens+c.v.shift, v)
+	}
+	h.front.clear()
+	h.tail.clear()
+	for t := range c.front() {
+		c.fillFloat(&h.front, t, t, k, v)
+	}
+	for t := range c.tail() {
+		c.fillFloat(&h.tail, t, c.tokens-c.tail()+t, k, v)
+	}
 	return nil
+}
+
+// fillFloat puts a token's decoded keys and values at place `at` of a run.
+func (c *Cache) fillFloat(run *floats, at, token int, k, v Encoded) {
+	run.put(true, at, c.k.row(token, c.tokens, k))
+	run.put(false, at, c.v.row(token, c.tokens, v))
+}
+
+// row returns the values of a token among tokens, those of a window or decoded.
+func (s *side) row(token, tokens int, e Encoded) []float32 {
+	sink, recent := len(e.Sink)/s.dim, len(e.Recent)/s.dim
+	switch {
+	case token < sink:
+		return e.Sink[token*s.dim:][:s.dim]
+	case token >= tokens-recent:
+		return e.Recent[(token-tokens+recent)*s.dim:][:s.dim]
+	}
+	row := make([]float32, s.dim)
+	s.decodeRow(row, token-sink, e)
+	return row
 }
 
 // check holds the lengths of e against the format.
 func (s *side) check(tokens int, e Encoded) error {
+	sink, recent := len(e.Sink)/s.dim, len(e.Recent)/s.dim
+	if len(e.Sink)%s.dim != 0 || len(e.Recent)%s.dim != 0 || sink != min(s.format.Sink, tokens) || recent > min(s.format.Recent, tokens-sink) {
+		return fmt.Errorf("%d values of sinks and %d of recent tokens: want %d and up to %d rows of %d", len(e.Sink), len(e.Recent), min(s.format.Sink, tokens), s.format.Recent, s.dim)
+	}
+	tokens -= sink + recent
 	n := tokens * s.dim
 	codes := len(e.Fields)
 	switch {
@@ -302,6 +359,9 @@ func (s *side) check(tokens int, e Encoded) error {
 		n = tokens * s.format.Rows.RowBytes()
 	}
 	scales := s.format.scales(tokens, s.dim)
+	if tokens == 0 {
+		scales = len(e.Scales) // what no token has is there or not
+	}
 	offsets := 0
 	if s.format.Codec == CodecInt && s.format.Zero != ZeroSym {
 		offsets = scales
@@ -315,7 +375,7 @@ func (s *side) check(tokens int, e Encoded) error {
 // wholeMeta returns the scales and offsets that stand outside the pages, offsets
 // as decode wants them (see centred).
 func (s *side) wholeMeta(e Encoded) (scale, offset []float32) {
-	if !s.whole {
+	if !s.whole || len(e.Scales) == 0 {
 		return nil, nil
 	}
 	scale = make([]float32, roundUp(len(e.Scales), blockWide))
@@ -389,12 +449,12 @@ func (f Format) value(field uint8, scale, offset float32) float32 {
 	return scale * float32(int32(field)-f.centre())
 }
 
-// store writes the page whose tokens begin at token first of e, which has `tokens` of
-// them: its metadata, where it has its own, and its codes.
-func (s *side) store(meta, codes []byte, first, tokens int, e Encoded) {
+// store writes the page whose tokens begin at the coded token first of e: its metadata,
+// where it has its own, and its codes.
+func (s *side) store(meta, codes []byte, first int, e Encoded) {
 	if len(meta) > 0 {
 		clear(meta)
-		s.storeMeta(meta, first, tokens, e)
+		s.storeMeta(meta, first, e)
 	}
 	clear(codes)
 	switch s.layout.store {
@@ -472,7 +532,7 @@ func (s *side) storeRow(row []byte, token int, e Encoded) {
 }
 
 // storeMeta writes the scales and offsets of a page.
-func (s *side) storeMeta(meta []byte, first, tokens int, e Encoded) {
+func (s *side) storeMeta(meta []byte, first int, e Encoded) {
 	put := func(slot, u int) {
 		s.putScale(meta, slot, e.Scales[u])
 		if s.offsetBytes > 0 {
@@ -492,7 +552,7 @@ func (s *side) storeMeta(meta []byte, first, tokens int, e Encoded) {
 	padded := roundUp(s.dim, laneWidth)
 	for set := range s.n / padded {
 		g := first/f.Group + set
-		if g*f.Group >= tokens {
+		if g*s.dim >= len(e.Scales) {
 			break
 		}
 		for c := range s.dim {
@@ -518,36 +578,6 @@ func (s *side) putOffset(meta []byte, slot int, offset float32) {
 		binary.LittleEndian.PutUint16(at[2*slot:], f16(offset))
 	case 4:
 		binary.LittleEndian.PutUint32(at[4*slot:], math.Float32bits(offset))
-	}
-}
-
-// storeTail puts one float32 row into a tail's tiles.
-func (c *Cache) storeTail(tiles []byte, key bool, token int, row []float32) {
-	k, v := c.tailLayouts()
-	if key {
-		putRow(tiles, &k, true, token, row)
-	} else {
-		putRow(tiles, &v, false, token, row)
-	}
-}
-
-// putRow writes the values of one token into float32 tiles.
-func putRow(tiles []byte, l *layout, key bool, token int, row []float32) {
-	for _, g := range l.segments {
-		if key {
-			b, lane := token/blockWide, token%blockWide
-			for ch, v := range row {
-				binary.LittleEndian.PutUint32(tiles[4*((b*g.steps+ch)*blockWide+lane):], math.Float32bits(v))
-			}
-			continue
-		}
-		for b := range g.blocks {
-			at := tiles[g.codes+4*(b*g.steps+token)*g.lanes:]
-			first := g.lane + b*g.lanes
-			for lane, v := range row[min(first, len(row)):min(first+g.lanes, len(row))] {
-				binary.LittleEndian.PutUint32(at[4*lane:], math.Float32bits(v))
-			}
-		}
 	}
 }
 
@@ -604,7 +634,7 @@ func (s *side) unpackRow(row []float32, codes []byte, scale, offset []float32, p
 	case f.Share == ShareChannel:
 		at := 0
 		if f.Group > 0 {
-			first := p * pageTokens
+			first := p*pageTokens + s.shift
 			at = ((first+t)/f.Group - first/f.Group) * roundUp(s.dim, laneWidth)
 		}
 		copy(sc, scale[at:])

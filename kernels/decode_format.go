@@ -69,6 +69,11 @@ type Format struct {
 	Group int   // ShareToken: channels a scale; ShareChannel: tokens a scale; 0: all
 	Meta  Meta
 	Rows  RowDecoder // CodecRows only; comparable
+
+	// The first Sink and the last Recent tokens are not coded. Where blocks of tokens
+	// share scales (ShareChannel with a group), they leave the recent window Recent at
+	// a time, a multiple of Group.
+	Sink, Recent int
 }
 
 // A CacheShape is the geometry of one layer's cache.
@@ -120,11 +125,26 @@ func (f Format) check() error {
 	if f.Group > 0 && f.Share != ShareToken && f.Share != ShareChannel {
 		return fmt.Errorf("a group of %d needs scales per token or per channel", f.Group)
 	}
+	if f.Sink < 0 || f.Recent < 0 || f.blocks() && f.Recent%f.Group != 0 {
+		return fmt.Errorf("windows of the first %d and the last %d tokens: want none that is negative, and whole groups of %d", f.Sink, f.Recent, f.Group)
+	}
 	return nil
 }
 
 // scaled says whether the format has scales at all.
 func (f Format) scaled() bool { return f.Codec >= CodecE4M3 && f.Codec <= CodecInt }
+
+// blocks says whether blocks of tokens share scales.
+func (f Format) blocks() bool { return f.scaled() && f.Share == ShareChannel && f.Group > 0 }
+
+// lag returns the most tokens behind the coded ones: those of the recent window and
+// of a block that is not yet complete.
+func (f Format) lag() int {
+	if f.blocks() {
+		return max(f.Group, f.Recent) - 1
+	}
+	return f.Recent
+}
 
 // centre is the field that stands for zero in a symmetric code, and the point
 // that the other forms are brought to, so that multiplicands meet codes of

@@ -339,17 +339,6 @@ func (c *Cache) copyInto(memory []byte) *Cache {
 	n := *c
 	n.memory, n.free = memory, nil
 	n.heads = slices.Clone(c.heads)
-	at := 0
-	place := func(b []byte) []byte {
-		at += len(b)
-		return memory[at-len(b) : at : at]
-	}
-	for i := range n.heads {
-		n.heads[i].pages = place(n.heads[i].pages)
-	}
-	for i := range n.heads {
-		n.heads[i].tailK = place(n.heads[i].tailK)
-		n.heads[i].tailV = place(n.heads[i].tailV)
-	}
+	n.place(memory)
 	return &n
 }

@@ -41,7 +41,7 @@ type Decoder struct {
 	cache   *Cache
 	q, out  []float32
 	first   int // first visible token
-	chunks  int // chunks of a head, the tail's included
+	chunks  int // chunks of a head: those of the front, of the pages, of the tail
 	next    atomic.Int64
 	left    []atomic.Int32 // chunks of each head not yet done
 	pending atomic.Int32   // workers still at the step
@@ -78,7 +78,7 @@ func NewDecoder(c *Cache, o DecodeOptions) (*Decoder, error) {
 		left:    make([]atomic.Int32, c.shape.Heads),
 		done:    make(chan struct{}, 1),
 	}
-	maxChunks := c.shape.Tokens/(chunkPages*pageTokens) + 2
+	maxChunks := c.shape.Tokens/(chunkPages*pageTokens) + 3
 	d.partial = make([]partial, o.QueryHeads*maxChunks)
 	d.outputs = alignedFloats(len(d.partial) * roundUp(c.shape.DimV, laneWidth))
 	for range o.Threads {
@@ -137,10 +137,7 @@ func (d *Decoder) Step(c *Cache, out, q []float32) error {
 	if d.options.Window > 0 {
 		d.first = max(0, c.tokens-d.options.Window)
 	}
-	d.chunks = (c.tokens/pageTokens + chunkPages - 1) / chunkPages
-	if c.tokens%pageTokens != 0 {
-		d.chunks++
-	}
+	d.chunks = chunksOf(tiles(c.front())) + chunksOf(c.pages) + chunksOf(tiles(c.tail()))
 	for i := range d.left {
 		d.left[i].Store(int32(d.chunks))
 	}
@@ -239,7 +236,7 @@ type decodeWorker struct {
 
 func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), k: c.k.layout, v: c.v.layout, head: -1}
-	w.tk, w.tv = c.tailLayouts()
+	w.tk, w.tv = c.tk, c.tv
 	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
 	w.row = roundUp(w.tk.reduced, pageTokens)
 	kGroups, vSets := max(1, len(w.k.segments)), max(1, w.v.sets)
@@ -326,11 +323,18 @@ func (w *decodeWorker) run() {
 // chunk attends to one chunk of KV head h and leaves its partial result.
 func (w *decodeWorker) chunk(h, chunk int) {
 	d, c := w.d, w.d.cache
-	pages := c.tokens / pageTokens
-	isTail := chunk*chunkPages >= pages
-	first, last := chunk*chunkPages, min((chunk+1)*chunkPages, pages)
-	first = max(first, d.first/pageTokens)
-	if isTail && d.first >= c.tokens || !isTail && first >= last {
+	hd := &c.heads[h]
+	// The chunk is part of a run: its token 0, its length in tokens, and its own number in it.
+	run, start, length, i := &hd.front, 0, c.front(), chunk
+	if n := chunksOf(tiles(length)); i >= n {
+		run, start, length, i = nil, length, c.pages*pageTokens, i-n
+	}
+	if n := chunksOf(tiles(length)); run == nil && i >= n {
+		run, start, length, i = &hd.tail, start+length, c.tail(), i-n
+	}
+	first, last := i*chunkPages, min((i+1)*chunkPages, tiles(length))
+	first = max(first, (d.first-start)/pageTokens)
+	if d.first >= start+length || first >= last {
 		for j := range d.grouped {
 			d.partial[(h*d.grouped+j)*d.chunks+chunk] = partial{top: float32(math.Inf(-1))}
 		}
@@ -343,11 +347,12 @@ func (w *decodeWorker) chunk(h, chunk int) {
 	for i := range w.blocks {
 		w.blocks[i].reset()
 	}
-	hd := &c.heads[h]
-	if isTail {
-		low := max(0, d.first-pages*pageTokens)
-		for i := range w.blocks {
-			w.floatPage(&w.blocks[i], hd.tailK, hd.tailV, low, hd.tail)
+	if run != nil {
+		for p := first; p < last; p++ {
+			tileK, tileV := run.tile(p)
+			for i := range w.blocks {
+				w.floatPage(&w.blocks[i], tileK, tileV, max(0, d.first-start-p*pageTokens), min(pageTokens, length-p*pageTokens))
+			}
 		}
 		w.finish(h, chunk, nil)
 		return
@@ -360,7 +365,7 @@ func (w *decodeWorker) chunk(h, chunk int) {
 	for p := first; p < last; p++ {
 		c.unpack(w, hd, p)
 		for i := range w.blocks {
-			w.floatPage(&w.blocks[i], w.tileK, w.tileV, max(0, d.first-p*pageTokens), pageTokens)
+			w.floatPage(&w.blocks[i], w.tileK, w.tileV, max(0, d.first-start-p*pageTokens), pageTokens)
 		}
 	}
 	w.finish(h, chunk, nil)
@@ -496,7 +501,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 					kTiles.score(z[s.lane:], kCodes[s.codes:], b.coef[at*2*row:], row, b.bias[i*headBlock:], b.unit[at:], b.add[at:], b.heads, s.blocks, s.steps, 0)
 				}
 			}
-			if low := d.first - p*pageTokens; low > 0 {
+			if low := d.first - c.origin - p*pageTokens; low > 0 {
 				w.mask(b, low, pageTokens)
 			}
 			switch vPath {
@@ -616,7 +621,8 @@ func (w *decodeWorker) foldQueries(h int) {
 	d := w.d
 	scale := float32(d.options.Scale * log2e)
 	dim := d.shape.DimK
-	if v := &d.cache.v; v.whole && v.format.Zero == ZeroPoint && v.format.Share != ShareChannel {
+	folds := !w.rows && d.cache.pages > 0
+	if v := &d.cache.v; folds && v.whole && v.format.Zero == ZeroPoint && v.format.Share != ShareChannel {
 		for i := range w.vCentre {
 			w.vCentre[i] = int32(d.cache.heads[h].vOffset[0])
 		}
@@ -627,7 +633,7 @@ func (w *decodeWorker) foldQueries(h int) {
 			q := d.q[(h*d.grouped+i*headBlock+j)*dim:][:dim]
 			w.kern.multiply(b.q[j*w.row:][:dim], q, scale)
 		}
-		if w.rows || w.k.store == storeF16 {
+		if !folds || w.k.store == storeF16 {
 			continue
 		}
 		s, hd := &d.cache.k, &d.cache.heads[h]

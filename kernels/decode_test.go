@@ -176,8 +176,8 @@ func newDecodeCase(t testing.TB, seed uint64, shape CacheShape, tokens int, k, v
 		first = max(0, tokens-o.Window)
 	}
 	for h := range shape.Heads {
-		ek, xk := randomSide(r, k, tokens, shape.DimK, 1)
-		ev, xv := randomSide(r, v, tokens, shape.DimV, 1)
+		ek, xk := windowedSide(r, k, tokens, shape.DimK)
+		ev, xv := windowedSide(r, v, tokens, shape.DimV)
 		if err := c.Fill(h, tokens, ek, ev); err != nil {
 			t.Fatal(err)
 		}
@@ -229,6 +229,12 @@ func (f Format) String() string {
 	}
 	if f.Meta == MetaF32 {
 		name += "@f32"
+	}
+	if f.Sink > 0 {
+		name += fmt.Sprintf("+sink%d", f.Sink)
+	}
+	if f.Recent > 0 {
+		name += fmt.Sprintf("+recent%d", f.Recent)
 	}
 	return name
 }

@@ -216,6 +216,47 @@ func (c *Coder) Decode(dst []float32, e *Encoded) {
 	if len(dst) != e.Tokens*e.Dim || e.Scheme != c.scheme {
 		panic("quantize: Decode into another shape or with another scheme")
 	}
+	c.decodeRows(dst, e)
+	c.restore(dst, e)
+}
+
+// Stored writes the values of e to dst, [tokens, dim], as attention over the stored
+// tensor meets them: those of codes, windows and outliers, without turning back what
+// modifiers made of the values. The rows of a window get the modifiers that stand to
+// its right, so that one query meets all tokens alike.
+func (c *Coder) Stored(dst []float32, e *Encoded) {
+	c.decodeRows(dst, e)
+	first, end := e.rows()
+	for i := len(c.scheme.Modifiers) - 1; i >= 0; i-- {
+		var rows []float32
+		switch c.scheme.Modifiers[i].Kind {
+		case Outlier:
+			c.putOutliers(dst[first*e.Dim:end*e.Dim], e)
+		case Sink:
+			rows = dst[:first*e.Dim]
+			kernels.FromF16(rows, e.Window[:len(rows)*windowBytes])
+		case Recent:
+			rows = dst[end*e.Dim:]
+			kernels.FromF16(rows, e.Window[first*e.Dim*windowBytes:])
+		}
+		for _, m := range c.scheme.Modifiers[i+1:] {
+			switch m.Kind {
+			case Center:
+				means := e.MeanValues(nil)
+				for row := range eachRow(rows, e.Dim) {
+					for i := range row {
+						row[i] -= means[i]
+					}
+				}
+			case Hadamard:
+				c.hadamard(rows, e.Dim, m.N)
+			}
+		}
+	}
+}
+
+// decodeRows writes the values of e's codes to the coded rows of dst.
+func (c *Coder) decodeRows(dst []float32, e *Encoded) {
 	first, end := e.rows()
 	values := dst[first*e.Dim : end*e.Dim]
 	switch c.scheme.Format.Class {
@@ -228,7 +269,6 @@ func (c *Coder) Decode(dst []float32, e *Encoded) {
 	default:
 		c.decodeScaled(values, e)
 	}
-	c.restore(dst, e)
 }
 
 // transform checks a head and applies the modifiers from left to right: it

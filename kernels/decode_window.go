@@ -1,0 +1,135 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Where a head's tokens stand: the first `origin` of them in float32 (the front:
+// sinks, and what brings the blocks of tokens behind them to the start of a page),
+// then pages of codes, then in float32 what no page holds (the tail: recent windows,
+// blocks that are not complete, less than a page). A page has codes of both sides, so
+// the side that keeps more tokens decides.
+
+// farthestStart is how many tokens behind the sinks the first page may start: blocks of
+// tokens that start nowhere together within them are read row by row.
+const farthestStart = 256
+
+// firstPage returns the token at which tiled pages start: the first that neither side
+// keeps as a sink and where a block of tokens starts on both. Pages of rows start
+// behind the sinks; ok is false where only they will do.
+func firstPage(k, v Format) (token int, ok bool) {
+	starts := func(f Format, token int) bool { return !f.blocks() || (token-f.Sink)%f.Group == 0 }
+	first := max(k.Sink, v.Sink)
+	for token := first; token < first+farthestStart; token++ {
+		if starts(k, token) && starts(v, token) {
+			return token, true
+		}
+	}
+	return first, false
+}
+
+// front returns the tokens that stand before the first page.
+func (c *Cache) front() int { return min(c.tokens, c.origin) }
+
+// tail returns the tokens that stand behind the last page.
+func (c *Cache) tail() int { return c.tokens - c.front() - c.pages*pageTokens }
+
+// coded returns the tokens up to which a side with the given number of tokens in its
+// recent window can fill pages: those of whole blocks.
+func (s *side) coded(tokens, recent int) int {
+	end := tokens - recent
+	if f := s.format; f.blocks() && end > f.Sink {
+		end -= (end - f.Sink) % f.Group
+	}
+	return end
+}
+
+// tiles returns how many tiles of 64 tokens n tokens take.
+func tiles(n int) int { return (n + pageTokens - 1) / pageTokens }
+
+// chunksOf returns how many chunks n pages or tiles are attended to in.
+func chunksOf(n int) int { return (n + chunkPages - 1) / chunkPages }
+
+// floats is a run of tokens in float32 tiles, 64 tokens a tile.
+type floats struct {
+	k, v   []byte
+	kl, vl *layout
+}
+
+// newFloats lays a run of n tiles into b, and returns what is left of b.
+func newFloats(b []byte, n int, kl, vl *layout) (floats, []byte) {
+	nk, nv := n*kl.codeBytes, n*vl.codeBytes
+	return floats{b[:nk:nk], b[nk : nk+nv : nk+nv], kl, vl}, b[nk+nv:]
+}
+
+// tile returns the keys and values of tile i.
+func (f *floats) tile(i int) (k, v []byte) {
+	return f.k[i*f.kl.codeBytes:][:f.kl.codeBytes], f.v[i*f.vl.codeBytes:][:f.vl.codeBytes]
+}
+
+// put stores the key or the value of the run's token t.
+func (f *floats) put(key bool, t int, row []float32) {
+	k, v := f.tile(t / pageTokens)
+	if key {
+		putRow(k, f.kl, true, t%pageTokens, row)
+	} else {
+		putRow(v, f.vl, false, t%pageTokens, row)
+	}
+}
+
+// get reads back what put stored.
+func (f *floats) get(key bool, t int, row []float32) {
+	k, v := f.tile(t / pageTokens)
+	if key {
+		getRow(row, k, f.kl, true, t%pageTokens)
+	} else {
+		getRow(row, v, f.vl, false, t%pageTokens)
+	}
+}
+
+func (f *floats) clear() {
+	clear(f.k)
+	clear(f.v)
+}
+
+// putRow writes the values of one token into float32 tiles.
+func putRow(tiles []byte, l *layout, key bool, token int, row []float32) {
+	for _, g := range l.segments {
+		if key {
+			b, lane := token/blockWide, token%blockWide
+			for ch, v := range row {
+				binary.LittleEndian.PutUint32(tiles[4*((b*g.steps+ch)*blockWide+lane):], math.Float32bits(v))
+			}
+			continue
+		}
+		for b := range g.blocks {
+			at := tiles[g.codes+4*(b*g.steps+token)*g.lanes:]
+			first := g.lane + b*g.lanes
+			for lane, v := range row[min(first, len(row)):min(first+g.lanes, len(row))] {
+				binary.LittleEndian.PutUint32(at[4*lane:], math.Float32bits(v))
+			}
+		}
+	}
+}
+
+// getRow reads one token back from float32 tiles.
+func getRow(row []float32, tiles []byte, l *layout, key bool, token int) {
+	for _, g := range l.segments {
+		if key {
+			at := tiles[4*(token/blockWide*g.steps*blockWide+token%blockWide):]
+			for ch := range row {
+				row[ch] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*ch*blockWide:]))
+			}
+			continue
+		}
+		for b := range g.blocks {
+			at := tiles[g.codes+4*(b*g.steps+token)*g.lanes:]
+			first := g.lane + b*g.lanes
+			part := row[min(first, len(row)):min(first+g.lanes, len(row))]
+			for lane := range part {
+				part[lane] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*lane:]))
+			}
+		}
+	}
+}
