@@ -725,32 +725,45 @@ func (p *planRun) priceOne(e planEngine, s formula.Scheme, request formula.Reque
 // verdict is nil, or the error of exit code 3. In a sweep a scheme counts as
 // fitting where any of its points does.
 func (p *planRun) verdict() error {
-	type item struct{ engine, scheme string }
-	fits := map[item]bool{}
-	var order []item
+	fits := map[string]bool{}
+	var order []string
 	for _, r := range p.rows {
-		at := item{r.engine.label(), r.Scheme.Name}
-		if _, known := fits[at]; !known {
-			order = append(order, at)
+		name := p.rowName(r)
+		if _, known := fits[name]; !known {
+			order = append(order, name)
 		}
-		fits[at] = fits[at] || r.Reservation.Refusal == "" && (p.budget.Memory == 0 || r.Fits)
+		fits[name] = fits[name] || r.Reservation.Refusal == "" && (p.budget.Memory == 0 || r.Fits)
 	}
-	var not []string
-	for _, at := range order {
-		if fits[at] {
-			continue
+	not := slices.DeleteFunc(slices.Clone(order), func(name string) bool { return fits[name] })
+	if len(not) == 0 || !p.named && len(not) < len(order) {
+		return nil
+	}
+	which, any := strings.Join(not, ", "), strings.Join(not, ", ")
+	if len(not) == len(order) && len(not) > 1 {
+		which, any = fmt.Sprintf("none of %d schemes", len(not)), fmt.Sprintf("any of %d schemes", len(not))
+	}
+	// The reasons of what an engine refuses, unless some of it starts elsewhere
+	// in a sweep.
+	var why []string
+	refused := 0
+	for _, r := range refusals(p) {
+		r.names = slices.DeleteFunc(r.names, func(name string) bool { return fits[name] })
+		if refused += len(r.names); len(r.names) > 0 {
+			why = append(why, r.reason)
 		}
-		name := at.scheme
-		if p.all() {
-			name = at.engine + " " + name
-		}
-		not = append(not, name)
+	}
+	if len(why) == 0 {
+		return answerNo("does not fit: %s", which)
+	}
+	reason := why[0]
+	if more := len(why) - 1; more > 0 {
+		reason += fmt.Sprintf(" (and %s that the notes give)", plural(int64(more), "further reason"))
 	}
 	switch {
-	case len(not) == 0 || !p.named && len(not) < len(order):
-		return nil
-	case len(not) == len(order) && len(not) > 1:
-		return answerNo("does not fit: none of %d schemes", len(not))
+	case refused < len(not):
+		return answerNo("does not fit: %s: %s (the others lack memory)", which, reason)
+	case p.all():
+		return answerNo("would not start: %s: %s", which, reason)
 	}
-	return answerNo("does not fit: %s", strings.Join(not, ", "))
+	return answerNo("%s would not start with %s: %s", p.engines[0].Name, any, reason)
 }

@@ -460,7 +460,7 @@ func planData(rows []planRowJSON, engine string) *table {
 		"state_bytes", "cross_bytes", "padding_bytes", "total_bytes", "bytes_per_device", "ratio_vs_f16", "outgrows_weights_context",
 		"max_context", "max_sequences", "fits", "engine", "long_fixed_bytes", "long_bytes_per_token",
 		"context", "sequences", "draft_bytes",
-		"decode_weights_bytes", "decode_cache_bytes", "decode_tokens_per_s", "decode_tokens_per_s_per_sequence",
+		"decode_weights_bytes", "decode_cache_bytes", "decode_tokens_per_s", "decode_tokens_per_s_per_sequence", "refusal",
 	} {
 		t.columns = append(t.columns, column{name: name})
 	}
@@ -506,7 +506,7 @@ func planData(rows []planRowJSON, engine string) *table {
 		} else {
 			cells = append(cells, make([]cell, 4)...)
 		}
-		t.add(cells...)
+		t.add(append(cells, text(r.Refusal))...)
 	}
 	return t
 }
@@ -539,22 +539,59 @@ func planNotes(p *planRun, u units) []string {
 			}
 		}
 	}
-	for _, r := range p.rows {
-		note := r.Scheme.Name + ": " + r.Reservation.Refusal
-		if p.all() {
-			note = r.engine.label() + " " + note
-		}
-		if r.Reservation.Refusal != "" && !slices.Contains(notes, note) {
-			notes = append(notes, note)
-		}
+	for _, r := range refusals(p) {
+		notes = append(notes, strings.Join(r.names, ", ")+": "+r.reason)
 	}
 	notes = append(notes, speedNotes(p, u)...)
 	if len(p.rows) == 1 {
 		for _, d := range p.rows[0].Reservation.Details {
-			notes = append(notes, fmt.Sprintf("%s: %v", d.Label, d.Value))
+			notes = append(notes, d.Label+": "+detailText(d, u))
 		}
 	}
 	return notes
+}
+
+// detailText shows an engine's own figure as the tables show theirs.
+func detailText(d formula.Detail, u units) string {
+	n, whole := d.Value.(int64)
+	switch {
+	case whole && strings.HasSuffix(d.Key, "_bytes"):
+		return u.format(n)
+	case whole:
+		return grouped(n)
+	}
+	return fmt.Sprint(d.Value)
+}
+
+// A refusal is why an engine would not start, and with which of the rows.
+type refusal struct {
+	reason string
+	names  []string
+}
+
+func refusals(p *planRun) (all []refusal) {
+	for _, r := range p.rows {
+		reason, name := r.Reservation.Refusal, p.rowName(r)
+		if reason == "" {
+			continue
+		}
+		i := slices.IndexFunc(all, func(other refusal) bool { return other.reason == reason })
+		if i < 0 {
+			i, all = len(all), append(all, refusal{reason: reason})
+		}
+		if !slices.Contains(all[i].names, name) { // a sweep has many rows of one
+			all[i].names = append(all[i].names, name)
+		}
+	}
+	return all
+}
+
+// rowName tells the rows of a report apart, but for the points of a sweep.
+func (p *planRun) rowName(r planRow) string {
+	if p.all() {
+		return r.engine.label() + " " + r.Scheme.Name
+	}
+	return r.Scheme.Name
 }
 
 func plural(n int64, noun string) string {
@@ -583,10 +620,7 @@ func perToken(x float64) cell {
 func explainPlan(p *planRun) []string {
 	var lines []string
 	for _, r := range p.rows {
-		name := r.Scheme.Name
-		if p.all() {
-			name = r.engine.label() + " " + name
-		}
+		name := p.rowName(r)
 		switch p.sweep.over {
 		case sweepContext:
 			name += " of " + plural(r.request.Context, "token")
