@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"os"
@@ -15,11 +16,15 @@ import (
 )
 
 // blob is a run of bytes that is mapped into memory when it is first needed:
-// a whole file, or the inflated content of one compressed npz member.
+// a whole file, or the inflated content of one compressed npz member. A stored
+// member shares the mapping of its file, and is checked when it is first needed.
 type blob struct {
 	path string // the file the user named, for errors
 	size int64
 	open func() (f *os.File, remove bool, err error)
+
+	whole *blob // of the file that a stored member lies in; open is nil then
+	check func(file []byte) error
 
 	once sync.Once
 	data mmap.MMap
@@ -72,6 +77,27 @@ func inflatedBlob(path string, member *zip.File, skip, size int64) *blob {
 	}}
 }
 
+// storedBlob is the file of a stored member, whose bytes are held against their
+// checksum before any of them is used: one pass in order, ahead of reads in any
+// order by many workers. 0 is no checksum, as for archive/zip.
+func storedBlob(whole *blob, name string, begin, size int64, checksum uint32) *blob {
+	return &blob{path: whole.path, size: size, whole: whole, check: func(file []byte) error {
+		if checksum == 0 {
+			return nil
+		}
+		var sum uint32
+		for from, end := begin, begin+size; from < end; from += released {
+			to := min(from+released, end)
+			sum = crc32.Update(sum, crc32.IEEETable, file[from:to])
+			release(file, int(from), int(to))
+		}
+		if sum != checksum {
+			return formatErrorf(whole.path, -1, "array %s: its checksum is wrong: the file is damaged", quote(name))
+		}
+		return nil
+	}}
+}
+
 func reopen(z *zip.ReadCloser, member *zip.File) (io.ReadCloser, error) {
 	for _, m := range z.File {
 		if m.Name == member.Name && m.CRC32 == member.CRC32 && m.UncompressedSize64 == member.UncompressedSize64 {
@@ -89,6 +115,17 @@ func (b *blob) bytes() ([]byte, error) {
 }
 
 func (b *blob) mapIn() error {
+	if b.whole != nil {
+		file, err := b.whole.bytes()
+		if err != nil {
+			return err
+		}
+		if err := b.guard(func() error { return b.check(file) }); err != nil {
+			return err
+		}
+		b.data = file
+		return nil
+	}
 	f, temporary, err := b.open()
 	if err != nil {
 		return err
@@ -123,7 +160,7 @@ func (b *blob) mapIn() error {
 func (b *blob) close() error {
 	b.once.Do(func() { b.err = os.ErrClosed })
 	var err error
-	if b.data != nil {
+	if b.data != nil && b.whole == nil {
 		err = b.data.Unmap()
 		b.data, b.err = nil, os.ErrClosed
 	}

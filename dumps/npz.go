@@ -111,10 +111,12 @@ func (a *archive) array(name string) (*array, error) {
 	if err != nil {
 		return fail("%v", err)
 	}
-	arr.blob, arr.offset = a.whole, begin+h.length
+	arr.offset = begin + h.length
 	if arr.offset > a.size || size > a.size-arr.offset {
 		return fail("its %d bytes end beyond the end of the file", size)
 	}
+	arr.blob = storedBlob(a.whole, name, begin, h.length+size, m.CRC32)
+	a.blobs = append(a.blobs, arr.blob)
 	return arr, nil
 }
 
@@ -147,6 +149,11 @@ func (a *archive) text(name string) ([]byte, error) {
 	_, err = io.CopyN(io.Discard, r, int64(a.members[name].UncompressedSize64)-arr.bytes)
 	if err == nil {
 		_, err = io.ReadFull(r, raw)
+	}
+	if err == nil {
+		if _, e := io.CopyN(io.Discard, r, 1); e != io.EOF { // at the end archive/zip verifies the checksum
+			err = e
+		}
 	}
 	if err != nil {
 		return fail("%v", err)

@@ -721,6 +721,35 @@ func TestHostile(t *testing.T) {
 
 // A member that inflates to something else than its header says is found out
 // when it is read.
+func TestCorruptStored(t *testing.T) {
+	facts := unicode(`{"schema":"kvq.dump/1","defaults":{"scale":0.5}}`)
+	data := npzFile(t, zip.Store, member{"k.npy", roleArray(K, 1, 50, 30)}, member{"v.npy", roleArray(V, 1, 50, 30)}, member{"kvq.npy", facts})
+	damaged := func(at int) *File {
+		t.Helper()
+		changed := bytes.Clone(data)
+		changed[at] ^= 1
+		return mustOpen(t, filepath.Join(write(t, "x.npz", changed), "x.npz"), Options{})
+	}
+	ends := func(part []byte) int { return bytes.Index(data, part) + len(part) - 1 }
+	dst := make([]float32, 50*30)
+	for p, role := range map[Part][]byte{K: roleArray(K, 1, 50, 30), V: roleArray(V, 1, 50, 30)} {
+		l := damaged(ends(role)).Layers[0]
+		for range 2 { // the second time it is known
+			if err := l.ReadHead(dst, p, 0); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "checksum") {
+				t.Errorf("%v: got %v", p, err)
+			}
+		}
+		if err := l.ReadHead(dst, K+V-p, 0); err != nil {
+			t.Errorf("the other: %v", err)
+		}
+	}
+	changed := bytes.Clone(data)
+	changed[bytes.Index(data, facts)+len(facts)-12] ^= 1 // a digit of the scale
+	if f, err := Open(filepath.Join(write(t, "x.npz", changed), "x.npz"), Options{}); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "checksum") {
+		t.Errorf("facts: got %+v, %v", f, err)
+	}
+}
+
 func TestCorruptDeflate(t *testing.T) {
 	data := npzFile(t, zip.Deflate, member{"k.npy", roleArray(K, 1, 50, 30)}, member{"v.npy", roleArray(V, 1, 50, 30)})
 	i := bytes.Index(data, []byte("PK\x07\x08")) // after the data of k
