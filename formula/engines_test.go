@@ -200,3 +200,40 @@ func TestLookupEngine(t *testing.T) {
 		}
 	}
 }
+
+// TestRecurrentStateTypes prices a state under each engine's own default: the
+// reference implementation and SGLang keep float32 where the config names no
+// type, vLLM the model's 16 bits.
+func TestRecurrentStateTypes(t *testing.T) {
+	next, _, err := LookupPreset("Qwen3-Next-80B-A3B")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const wide, narrow = 36 * (24576*2 + 524288*4), 36 * (24576*2 + 524288*2)
+	for _, c := range []struct {
+		engine  Engine
+		scheme  string
+		options Options
+		want    int64
+	}{
+		{Ideal(), "f16", nil, wide},
+		{Transformers(), "f16", nil, wide},
+		{SGLang(), "auto", nil, wide},
+		{SGLang(), "auto", Options{"mamba-ssm-dtype": "bfloat16"}, narrow},
+		{VLLM(), "auto", Options{"prefix-caching": "no"}, narrow},
+		{VLLM(), "auto", Options{"prefix-caching": "no", "mamba-ssm-cache-dtype": "float32"}, wide},
+	} {
+		scheme := f16
+		if c.engine.Scheme != nil {
+			if scheme, err = c.engine.Scheme(c.scheme); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := c.engine.Reserve(Request{Model: next, Context: 4096, Sequences: 1, TP: 1, PP: 1, Scheme: scheme, Options: c.options})
+		if err != nil {
+			t.Errorf("%s: %v", c.engine.Name, err)
+		} else if r.State != c.want {
+			t.Errorf("%s %v: %d bytes of state, want %d", c.engine.Name, c.options, r.State, c.want)
+		}
+	}
+}

@@ -796,15 +796,23 @@ func (r *hfReader) stateBytes() {
 	if strings.HasPrefix(r.textType, "nemotron_h") {
 		r.state.SSMBytes = 4 // mamba_ssm_cache_dtype of the class
 	}
+	switch r.ssmType() {
+	case "":
+	case "float32":
+		r.state.SSMBytes = 4
+	default:
+		r.state.SSMBytes = 2
+	}
+}
+
+// ssmType is the type that the file names for the recurrent part, empty for none.
+func (r *hfReader) ssmType() (name string) {
 	for _, key := range []string{"mamba_ssm_cache_dtype", "mamba_ssm_dtype", "ssm_dtype"} {
-		switch {
-		case !r.c.isString(key):
-		case r.c.text(key) == "float32":
-			r.state.SSMBytes = 4
-		default:
-			r.state.SSMBytes = 2
+		if r.c.isString(key) {
+			name = r.c.text(key)
 		}
 	}
+	return name
 }
 
 // stateOf multiplies the parts of a shape; a part that is 0 is missing.
@@ -895,7 +903,13 @@ func deltaState(r *hfReader) error {
 	if err != nil {
 		return err
 	}
-	return r.stateOf("gdn", r.convSteps("linear_conv_kernel_dim"), 2*keyHeads*keyDim+valueHeads*valueDim, ssm)
+	if err := r.stateOf("gdn", r.convSteps("linear_conv_kernel_dim"), 2*keyHeads*keyDim+valueHeads*valueDim, ssm); err != nil {
+		return err
+	}
+	if r.ssmType() == "" {
+		r.state.SSMBytes = 4 // the reference implementation's, whatever the model's type
+	}
+	return nil
 }
 
 func kdaState(r *hfReader) error {

@@ -192,6 +192,7 @@ func TestHFRules(t *testing.T) {
 	for name, test := range map[string]struct {
 		text, geometry string
 		conv, ssm      int64
+		ssmBytes       int64 // 0: not looked at
 		context        int64
 	}{
 		"DeepSeek-V3": {text: `{"model_type":"deepseek_v3","num_hidden_layers":61,"num_attention_heads":128,"num_key_value_heads":128,"hidden_size":7168,
@@ -211,7 +212,7 @@ func TestHFRules(t *testing.T) {
 			"num_heads":32,"head_dim":128,"short_conv_kernel_size":4},"model_max_length":1048576}`, geometry: "7xfull:1x576+0", conv: 737280, ssm: 10485760, context: 1048576},
 		"Qwen3-Next": {text: `{"model_type":"qwen3_next","num_hidden_layers":48,"num_attention_heads":16,"num_key_value_heads":2,"head_dim":256,"hidden_size":2048,"full_attention_interval":4,
 			"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_key_head_dim":128,"linear_value_head_dim":128,"linear_conv_kernel_dim":4}`,
-			geometry: "12xfull:2x256+256", conv: 884736, ssm: 18874368},
+			geometry: "12xfull:2x256+256", conv: 884736, ssm: 18874368, ssmBytes: 4},
 		"Zamba-7B-v1": {text: `{"model_type":"zamba","num_hidden_layers":76,"num_attention_heads":16,"num_key_value_heads":16,"hidden_size":3712,"attn_layer_period":6,"attn_layer_offset":4,
 			"kv_channels":232,"mamba_d_conv":4,"mamba_d_state":16,"mamba_expand":2,"max_position_embeddings":4096}`,
 			geometry: "13xfull:16x464+464", conv: 1692672, ssm: 9027584, context: 4096},
@@ -274,6 +275,11 @@ func TestHFRules(t *testing.T) {
 				t.Errorf("geometry %s, want %s", got, test.geometry)
 			}
 			var conv, ssm int64
+			for _, s := range m.States {
+				if test.ssmBytes > 0 && s.SSMBytes != test.ssmBytes {
+					t.Errorf("%d bytes an element of the recurrent state, want %d", s.SSMBytes, test.ssmBytes)
+				}
+			}
 			for _, s := range m.States {
 				conv += s.Layers * s.ConvElements
 				ssm += s.Layers * s.SSMElements

@@ -19,6 +19,7 @@ func SGLang() Engine {
 			{"swa-ratio", "0.8", "slots of the windowed layers' pool over those of the full layers', as --swa-full-tokens-ratio; 0.1 for DeepSeek-V4"},
 			{"tokens", "context times sequences", "tokens of the pool, as max_total_num_tokens in the log"},
 			{"mamba-slots", "sequences", "recurrent states kept beside the spare one, as max_mamba_cache_size"},
+			{"mamba-ssm-dtype", "float32", "type of recurrent states: float32, bfloat16 or float16"},
 		},
 		Scheme:         sglangScheme,
 		DefaultSchemes: []string{"auto", "fp8_e4m3", "fp4_e2m1"},
@@ -123,6 +124,7 @@ func reserveSGLang(req Request) (Reservation, error) {
 	}
 	given := o.tokens("tokens", 0)
 	slots := o.int("mamba-slots", req.Sequences, 1)
+	stateBytes := map[string]int64{"float32": 4, "bfloat16": 2, "float16": 2}[o.text("mamba-ssm-dtype", "float32", "float32", "bfloat16", "float16")]
 	if o.err != nil {
 		return Reservation{}, o.err
 	}
@@ -176,8 +178,8 @@ func reserveSGLang(req Request) (Reservation, error) {
 			}
 			return c.mul(dim, elementBytes), 0
 		},
-		states: c.add(max(slots, req.Sequences), 1),
-		cross:  true,
+		states: c.add(max(slots, req.Sequences), 1), stateBytes: stateBytes,
+		cross: true,
 	}.reserve(req)
 	if err == nil {
 		err = c.err

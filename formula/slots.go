@@ -1,6 +1,7 @@
 package formula
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -21,6 +22,8 @@ type slotRule struct {
 	indexKey func(dim int64) (data, scales int64)
 	// states is how many recurrent states are kept for all sequences.
 	states int64
+	// stateBytes is the size of an element of a recurrent state; 0: the model's.
+	stateBytes int64
 	// cross: the engine keeps the encoder's keys and values.
 	cross bool
 }
@@ -131,7 +134,7 @@ func (rule slotRule) reserve(req Request) (Reservation, slotPools, error) {
 		}
 	}
 	for i, st := range m.States {
-		one := c.add(c.mul(ceilDiv(st.ConvElements, req.TP), st.ConvBytes), c.mul(ceilDiv(st.SSMElements, req.TP), st.SSMBytes))
+		one := c.add(c.mul(ceilDiv(st.ConvElements, req.TP), st.ConvBytes), c.mul(ceilDiv(st.SSMElements, req.TP), cmp.Or(rule.stateBytes, st.SSMBytes)))
 		r.State = c.add(r.State, c.mul(st.Layers, req.TP, one, req.Sequences))
 		r.Padding = c.add(r.Padding, c.mul(st.Layers, req.TP, one, max(rule.states-req.Sequences, 0)))
 		for s := range stages {

@@ -29,6 +29,7 @@ func VLLM() Engine {
 			{"hybrid", "yes", "hybrid KV cache manager; no is --disable-hybrid-kv-cache-manager"},
 			{"kv-layout", "LBNHC", "order of layer (L), block (B) and so on in memory"},
 			{"speculative-tokens", "0", "tokens guessed ahead; counts the model's draft layers in"},
+			{"mamba-ssm-cache-dtype", "auto", "type of recurrent states: auto, float32, float16 or bfloat16"},
 			{"gpu", "sm90", "device, which decides the attention backend: sm80, sm90 or sm100"},
 			{"skip-layers", "", "layers left unquantized: indices joined by +, or sliding_window"},
 		},
@@ -93,6 +94,7 @@ type vllmOptions struct {
 	hybrid     bool
 	outermost  bool
 	guessed    int64 // speculative tokens
+	stateBytes int64 // of an element of a recurrent state; 0: the model's
 	skip       []int64
 	skipWindow bool
 }
@@ -149,6 +151,7 @@ func parseVLLMOptions(req Request, t vllmCacheType) (vllmOptions, error) {
 		keepFirst(&r.err, 0, fmt.Errorf("engine option kv-layout: %q is not an order such as LBNHC or BLHNC", layout))
 	}
 	o.guessed = r.int("speculative-tokens", 0, 0)
+	o.stateBytes = map[string]int64{"float32": 4, "float16": 2, "bfloat16": 2}[r.text("mamba-ssm-cache-dtype", "auto", "auto", "float32", "float16", "bfloat16")]
 	for _, part := range strings.FieldsFunc(req.Options["skip-layers"], func(c rune) bool { return c == '+' || c == ' ' }) {
 		if strings.EqualFold(part, "sliding_window") {
 			o.skipWindow = true

@@ -232,7 +232,7 @@ func (b *vllmBuilder) addState(s State, stage int64) {
 	tp := b.req.TP
 	l := vllmLayers{
 		Kind:        vllmState,
-		StateBytes:  b.add(b.mul(ceilDiv(conv, tp), s.ConvBytes), b.mul(ceilDiv(s.SSMElements, tp), s.SSMBytes)),
+		StateBytes:  b.add(b.mul(ceilDiv(conv, tp), s.ConvBytes), b.mul(ceilDiv(s.SSMElements, tp), b.stateBytes(s))),
 		Speculative: b.o.guessed,
 		Store:       s.Kind,
 	}
@@ -249,6 +249,20 @@ func (b *vllmBuilder) addState(s State, stage int64) {
 	}
 	b.rule.StateStep = max(b.rule.StateStep, step)
 	b.enter(l, b.t, 1, stage)
+}
+
+// stateBytes is the size of an element of a recurrent state. Of Qwen3-Next
+// "auto" is the model's own type
+// (vllm/model_executor/layers/mamba/mamba_utils.py, _mamba_state_dtype);
+// lightning attention has no type of its own.
+func (b *vllmBuilder) stateBytes(s State) int64 {
+	switch {
+	case b.o.stateBytes > 0 && s.Kind != "lightning":
+		return b.o.stateBytes
+	case s.Kind == "gdn" && strings.EqualFold(b.req.Model.Family, "qwen3_next"):
+		return elementBytes
+	}
+	return s.SSMBytes
 }
 
 // addRest adds cross attention and draft layers, which come last.
