@@ -3,7 +3,6 @@ package cmd
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"kvq/eval"
@@ -16,8 +15,8 @@ var errNoCache = errors.New("no decode cache holds this scheme")
 
 // decodeFormat says how a paged cache stores one side. Rotations and means change
 // values, not storage. Outliers kept in f16 have no paged form yet.
-func decodeFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
-	f, err := codesFormat(s, dim)
+func decodeFormat(s *quantize.Scheme) (kernels.Format, error) {
+	f, err := codesFormat(s)
 	for _, m := range s.Modifiers {
 		switch m.Kind {
 		case quantize.Sink:
@@ -32,7 +31,7 @@ func decodeFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
 }
 
 // codesFormat is the format of a side's codes.
-func codesFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
+func codesFormat(s *quantize.Scheme) (kernels.Format, error) {
 	f := kernels.Format{Group: s.Group, Meta: kernels.MetaF32}
 	if s.Meta == quantize.MetaF16 {
 		f.Meta = kernels.MetaF16
@@ -47,13 +46,20 @@ func codesFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
 	case quantize.PerChannel:
 		f.Share = kernels.ShareChannel
 	}
+	f.Zero = map[quantize.Zero]kernels.Zero{quantize.Sym: kernels.ZeroSym, quantize.Asym: kernels.ZeroAsym, quantize.ZP: kernels.ZeroPoint}[s.Zero]
 	switch s.Format.Class {
 	case quantize.Integer:
 		f.Codec, f.Bits = kernels.CodecInt, s.Format.Bits
-		f.Zero = map[quantize.Zero]kernels.Zero{quantize.Sym: kernels.ZeroSym, quantize.Asym: kernels.ZeroAsym, quantize.ZP: kernels.ZeroPoint}[s.Zero]
+		return f, nil
+	case quantize.Codebook:
+		f.Codec, f.Bits = kernels.CodecBook, s.Format.Bits
 		return f, nil
 	case quantize.Block:
-		return blockFormat(s, dim)
+		f, ok := s.Format.BlockFormat()
+		if !ok {
+			return kernels.Format{}, errNoCache
+		}
+		return f, nil
 	}
 	codecs := map[string]kernels.Codec{
 		"f32": kernels.CodecF32, "f16": kernels.CodecF16, "bf16": kernels.CodecBF16,
@@ -67,81 +73,6 @@ func codesFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
 	return f, nil
 }
 
-// blockFormat says how a paged cache stores a named block format. q8_0, q4_0 and
-// q4_1 are integers with a float16 scale for every 32 channels, which fused kernels
-// read; the others stay the rows they are.
-func blockFormat(s *quantize.Scheme, dim int) (kernels.Format, error) {
-	f := kernels.Format{Codec: kernels.CodecInt, Share: kernels.ShareToken, Group: 32, Meta: kernels.MetaF16}
-	switch s.Format.Name {
-	case "q8_0":
-		f.Bits = 8
-	case "q4_0":
-		f.Bits = 4
-	case "q4_1":
-		f.Bits, f.Zero = 4, kernels.ZeroAsym
-	default:
-		codes := &quantize.Scheme{Format: s.Format}
-		size, err := codes.Size(quantize.Shape{Heads: 1, Tokens: 2, Dim: dim})
-		if err != nil {
-			return kernels.Format{}, err
-		}
-		// What a tensor stores once does not count into a row.
-		one, err := codes.Size(quantize.Shape{Heads: 1, Tokens: 1, Dim: dim})
-		if err != nil {
-			return kernels.Format{}, err
-		}
-		rows := &blockRows{scheme: codes, dim: dim, bytes: int(size.Total() - one.Total())}
-		return kernels.Format{Codec: kernels.CodecRows, Rows: rows}, nil
-	}
-	return f, nil
-}
-
-// blockRows decodes rows of a block format.
-type blockRows struct {
-	scheme     *quantize.Scheme // the format alone
-	dim, bytes int
-	scales     []byte // what the tensor stores once
-	coders     sync.Pool
-}
-
-func (b *blockRows) RowBytes() int { return b.bytes }
-
-func (b *blockRows) DecodeRow(dst []float32, row []byte) {
-	c, ok := b.coders.Get().(*quantize.Coder)
-	if !ok {
-		c = b.scheme.NewCoder()
-	}
-	c.Decode(dst, &quantize.Encoded{Scheme: b.scheme, Tokens: 1, Dim: b.dim, Codes: row, Scales: b.scales})
-	b.coders.Put(c)
-}
-
-// splitBlocks takes the blocks of q8_0, q4_0 and q4_1 apart into fields, scales and
-// offsets.
-func splitBlocks(o *kernels.Encoded, name string, codes []byte) {
-	size := map[string]int{"q8_0": 34, "q4_0": 18, "q4_1": 20}[name]
-	blocks := len(codes) / size
-	o.Fields = resize(o.Fields, 32*blocks)
-	o.Scales, o.Offsets = resize(o.Scales, blocks), o.Offsets[:0]
-	for i := range blocks {
-		b, fields := codes[i*size:(i+1)*size], o.Fields[32*i:32*(i+1)]
-		o.Scales[i] = kernels.GetF16(b)
-		b = b[2:]
-		switch name {
-		case "q8_0":
-			for j, code := range b {
-				fields[j] = code ^ 0x80
-			}
-			continue
-		case "q4_1":
-			o.Offsets = append(o.Offsets, kernels.GetF16(b))
-			b = b[2:]
-		}
-		for j, pair := range b {
-			fields[j], fields[16+j] = pair&15, pair>>4
-		}
-	}
-}
-
 // sideEncoder turns heads of one side into what a paged cache is filled with.
 type sideEncoder struct {
 	scheme      *quantize.Scheme
@@ -153,8 +84,8 @@ type sideEncoder struct {
 	out         kernels.Encoded
 }
 
-func newSideEncoder(s *quantize.Scheme, dim int) (*sideEncoder, error) {
-	f, err := decodeFormat(s, dim)
+func newSideEncoder(s *quantize.Scheme) (*sideEncoder, error) {
+	f, err := decodeFormat(s)
 	if err != nil {
 		return nil, err
 	}
@@ -179,12 +110,7 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 		o.Sink, o.Recent = e.stored[:first*h.Dim], e.stored[end*h.Dim:]
 	}
 	if e.scheme.Format.Class == quantize.Block {
-		if rows, ok := e.format.Rows.(*blockRows); ok {
-			rows.scales = e.encoded.Scales
-			o.Fields = e.encoded.Codes
-		} else {
-			splitBlocks(o, e.scheme.Format.Name, e.encoded.Codes)
-		}
+		e.encoded.Blocks(o)
 		return *o, nil
 	}
 	switch e.format.Codec {
@@ -201,8 +127,11 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 	if e.scheme.Share == quantize.NoShare {
 		o.Scales = append(o.Scales, 1) // the raw formats
 	}
+	if e.format.Codec == kernels.CodecBook {
+		o.Book = e.encoded.Book(o.Book)
+	}
 	switch {
-	case e.format.Codec != kernels.CodecInt:
+	case e.format.Codec < kernels.CodecInt:
 	case e.format.Zero == kernels.ZeroAsym:
 		o.Offsets = e.encoded.OffsetValues(o.Offsets)
 	case e.format.Zero == kernels.ZeroPoint:
@@ -234,7 +163,7 @@ func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) 
 		if err = s.CheckDim(dims[i]); err != nil {
 			return nil, err
 		}
-		if sides[i], err = newSideEncoder(s, dims[i]); err != nil {
+		if sides[i], err = newSideEncoder(s); err != nil {
 			return nil, err
 		}
 	}

@@ -28,6 +28,12 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		score: [headBlock]floatScoreFunc{scoreF16x1x2AVX2, scoreF16x2x2AVX2, scoreF16x3x2AVX2, scoreF16x4x2AVX2},
 		value: [2][headBlock]floatValueFunc{{valueF16x1x1AVX2, valueF16x2x1AVX2, valueF16x3x1AVX2, valueF16x4x1AVX2}, {valueF16x1x2AVX2, valueF16x2x2AVX2, valueF16x3x2AVX2, valueF16x4x2AVX2}},
 	}.tiles()
+	k.bf16 = floatAssembly{
+		size:  2,
+		score: [headBlock]floatScoreFunc{scoreBF16x1x2AVX2, scoreBF16x2x2AVX2, scoreBF16x3x2AVX2, scoreBF16x4x2AVX2},
+		value: [2][headBlock]floatValueFunc{{valueBF16x1x1AVX2, valueBF16x2x1AVX2, valueBF16x3x1AVX2, valueBF16x4x1AVX2}, {valueBF16x1x2AVX2, valueBF16x2x2AVX2, valueBF16x3x2AVX2, valueBF16x4x2AVX2}},
+	}.tiles()
+	expandAVX2.into(&k)
 	k.f32 = floatAssembly{
 		size:  4,
 		score: [headBlock]floatScoreFunc{scoreF32x1x2AVX2, scoreF32x2x2AVX2, scoreF32x3x2AVX2, scoreF32x4x2AVX2},
@@ -92,6 +98,12 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		score: [headBlock]floatScoreFunc{scoreF16x1x2AVX512, scoreF16x2x2AVX512, scoreF16x3x2AVX512, scoreF16x4x2AVX512},
 		value: [2][headBlock]floatValueFunc{{valueF16x1x1AVX512, valueF16x2x1AVX512, valueF16x3x1AVX512, valueF16x4x1AVX512}, {valueF16x1x2AVX512, valueF16x2x2AVX512, valueF16x3x2AVX512, valueF16x4x2AVX512}},
 	}.tiles()
+	k.bf16 = floatAssembly{
+		size:  2,
+		score: [headBlock]floatScoreFunc{scoreBF16x1x2AVX512, scoreBF16x2x2AVX512, scoreBF16x3x2AVX512, scoreBF16x4x2AVX512},
+		value: [2][headBlock]floatValueFunc{{valueBF16x1x1AVX512, valueBF16x2x1AVX512, valueBF16x3x1AVX512, valueBF16x4x1AVX512}, {valueBF16x1x2AVX512, valueBF16x2x2AVX512, valueBF16x3x2AVX512, valueBF16x4x2AVX512}},
+	}.tiles()
+	expandAVX512.into(&k)
 	k.f32 = floatAssembly{
 		size:  4,
 		score: [headBlock]floatScoreFunc{scoreF32x1x2AVX512, scoreF32x2x2AVX512, scoreF32x3x2AVX512, scoreF32x4x2AVX512},

@@ -2668,6 +2668,129 @@ step0:
 	VZEROUPPER
 	RET
 
+// func scoreBF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreBF16x1x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   SI, DI
+
+step0:
+	VPMOVZXWD    (CX), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VPMOVZXWD    32(CX), Z3
+	VPSLLD       $0x10, Z3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         DI
+	JNZ          step0
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x1x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	MOVQ   DI, R8
+
+step0:
+	VPMOVZXWD    (CX), Z1
+	VPSLLD       $0x10, Z1, Z1
+	VBROADCASTSS (DX), Z2
+	VFMADD231PS  Z2, Z1, Z0
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Z1
+	VMULPS       (AX), Z1, Z1
+	VADDPS       Z0, Z1, Z0
+	VMOVUPS      Z0, (AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x1x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DI, R8
+
+step0:
+	VPMOVZXWD    (CX), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VPMOVZXWD    32(CX), Z3
+	VPSLLD       $0x10, Z3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z2
+	VMULPS       64(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·scoreF32x1x2AVX2(SB), NOSPLIT, $0-48
@@ -2996,6 +3119,187 @@ step0:
 step1:
 	VCVTPH2PS    32(CX), Y2
 	VCVTPH2PS    48(CX), Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreBF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoreBF16x1x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  SI, DI
+	MOVQ  CX, R8
+
+step0:
+	VPMOVZXWD    (R8), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VPMOVZXWD    16(R8), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R8
+	DECQ         DI
+	JNZ          step0
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         SI, DI
+
+step1:
+	VPMOVZXWD    32(CX), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VPMOVZXWD    48(CX), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         DI
+	JNZ          step1
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x1x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
+
+step0:
+	VPMOVZXWD    (CX), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VPMOVZXWD    16(CX), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x1x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
+	MOVQ  CX, R9
+
+step0:
+	VPMOVZXWD    (R9), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VPMOVZXWD    16(R9), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R9
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	MOVQ         DI, R8
+
+step1:
+	VPMOVZXWD    32(CX), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VPMOVZXWD    48(CX), Y3
+	VPSLLD       $0x10, Y3, Y3
 	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
@@ -6833,6 +7137,156 @@ step0:
 	VZEROUPPER
 	RET
 
+// func scoreBF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreBF16x2x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DI, R8
+
+step0:
+	VPMOVZXWD    (CX), Z4
+	VPSLLD       $0x10, Z4, Z4
+	VPMOVZXWD    32(CX), Z5
+	VPSLLD       $0x10, Z5, Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(BX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x2x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   R8, R9
+
+step0:
+	VPMOVZXWD    (CX), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VBROADCASTSS (DX), Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VBROADCASTSS (DX)(BX*1), Z3
+	VFMADD231PS  Z3, Z2, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z2
+	VMULPS       128(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 128(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x2x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   R8, R9
+
+step0:
+	VPMOVZXWD    (CX), Z4
+	VPSLLD       $0x10, Z4, Z4
+	VPMOVZXWD    32(CX), Z5
+	VPSLLD       $0x10, Z5, Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(BX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (SI), Z4
+	VMULPS       64(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       128(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       192(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·scoreF32x2x2AVX2(SB), NOSPLIT, $0-48
@@ -7266,6 +7720,240 @@ step0:
 step1:
 	VCVTPH2PS    32(CX), Y4
 	VCVTPH2PS    48(CX), Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
+	VMULPS       64(AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreBF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoreBF16x2x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  DI, R8
+	MOVQ  CX, R9
+
+step0:
+	VPMOVZXWD    (R9), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VPMOVZXWD    16(R9), Y5
+	VPSLLD       $0x10, Y5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R9
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	MOVQ         DI, R8
+
+step1:
+	VPMOVZXWD    32(CX), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VPMOVZXWD    48(CX), Y5
+	VPSLLD       $0x10, Y5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x2x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  R8, R9
+
+step0:
+	VPMOVZXWD    (CX), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VPMOVZXWD    16(CX), Y5
+	VPSLLD       $0x10, Y5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x2x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  R8, R9
+	MOVQ  CX, R10
+
+step0:
+	VPMOVZXWD    (R10), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VPMOVZXWD    16(R10), Y5
+	VPSLLD       $0x10, Y5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R10
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	MOVQ         R8, R9
+
+step1:
+	VPMOVZXWD    32(CX), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VPMOVZXWD    48(CX), Y5
+	VPSLLD       $0x10, Y5, Y5
 	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
@@ -12247,6 +12935,183 @@ step0:
 	VZEROUPPER
 	RET
 
+// func scoreBF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreBF16x3x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DI, R8
+
+step0:
+	VPMOVZXWD    (CX), Z6
+	VPSLLD       $0x10, Z6, Z6
+	VPMOVZXWD    32(CX), Z7
+	VPSLLD       $0x10, Z7, Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(BX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(BX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x3x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	MOVQ   R8, R9
+
+step0:
+	VPMOVZXWD    (CX), Z3
+	VPSLLD       $0x10, Z3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z3, Z0
+	VBROADCASTSS (DX)(BX*1), Z4
+	VFMADD231PS  Z4, Z3, Z1
+	VBROADCASTSS (DX)(BX*2), Z4
+	VFMADD231PS  Z4, Z3, Z2
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z3
+	VMULPS       (AX), Z3, Z3
+	VADDPS       Z0, Z3, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z3
+	VMULPS       128(AX), Z3, Z3
+	VADDPS       Z1, Z3, Z1
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(SI), Z3
+	VMULPS       256(AX), Z3, Z3
+	VADDPS       Z2, Z3, Z2
+	VMOVUPS      Z2, 256(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x3x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   R8, R9
+
+step0:
+	VPMOVZXWD    (CX), Z6
+	VPSLLD       $0x10, Z6, Z6
+	VPMOVZXWD    32(CX), Z7
+	VPSLLD       $0x10, Z7, Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(BX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(BX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z6
+	VMULPS       (AX), Z6, Z6
+	VADDPS       Z0, Z6, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (SI), Z6
+	VMULPS       64(AX), Z6, Z6
+	VADDPS       Z1, Z6, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       128(AX), Z6, Z6
+	VADDPS       Z2, Z6, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       192(AX), Z6, Z6
+	VADDPS       Z3, Z6, Z3
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       256(AX), Z6, Z6
+	VADDPS       Z4, Z6, Z4
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       320(AX), Z6, Z6
+	VADDPS       Z5, Z6, Z5
+	VMOVUPS      Z5, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·scoreF32x3x2AVX2(SB), NOSPLIT, $0-48
@@ -12785,6 +13650,293 @@ step0:
 step1:
 	VCVTPH2PS    32(CX), Y6
 	VCVTPH2PS    48(CX), Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
+	VMULPS       64(AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 224(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       320(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 320(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoreBF16x3x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  DI, R8
+	MOVQ  CX, R9
+
+step0:
+	VPMOVZXWD    (R9), Y6
+	VPSLLD       $0x10, Y6, Y6
+	VPMOVZXWD    16(R9), Y7
+	VPSLLD       $0x10, Y7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R9
+	DECQ         R8
+	JNZ          step0
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
+	VMOVUPS      Y4, 512(AX)
+	VMOVUPS      Y5, 544(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	MOVQ         DI, R8
+
+step1:
+	VPMOVZXWD    32(CX), Y6
+	VPSLLD       $0x10, Y6, Y6
+	VPMOVZXWD    48(CX), Y7
+	VPSLLD       $0x10, Y7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step1
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      Y4, 576(AX)
+	VMOVUPS      Y5, 608(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x3x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  R8, R9
+
+step0:
+	VPMOVZXWD    (CX), Y6
+	VPSLLD       $0x10, Y6, Y6
+	VPMOVZXWD    16(CX), Y7
+	VPSLLD       $0x10, Y7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x3x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  R8, R9
+	MOVQ  CX, R10
+
+step0:
+	VPMOVZXWD    (R10), Y6
+	VPSLLD       $0x10, Y6, Y6
+	VPMOVZXWD    16(R10), Y7
+	VPSLLD       $0x10, Y7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R10
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	MOVQ         R8, R9
+
+step1:
+	VPMOVZXWD    32(CX), Y6
+	VPSLLD       $0x10, Y6, Y6
+	VPMOVZXWD    48(CX), Y7
+	VPSLLD       $0x10, Y7, Y7
 	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
@@ -19100,6 +20252,225 @@ step0:
 	VZEROUPPER
 	RET
 
+// func scoreBF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·scoreBF16x4x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   R8, R9
+
+step0:
+	VPMOVZXWD    (CX), Z8
+	VPSLLD       $0x10, Z8, Z8
+	VPMOVZXWD    32(CX), Z9
+	VPSLLD       $0x10, Z9, Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(BX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(BX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (SI), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	VMOVUPS      Z6, 768(AX)
+	VMOVUPS      Z7, 832(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x4x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   R9, R10
+
+step0:
+	VPMOVZXWD    (CX), Z4
+	VPSLLD       $0x10, Z4, Z4
+	VBROADCASTSS (DX), Z5
+	VFMADD231PS  Z5, Z4, Z0
+	VBROADCASTSS (DX)(BX*1), Z5
+	VFMADD231PS  Z5, Z4, Z1
+	VBROADCASTSS (DX)(BX*2), Z5
+	VFMADD231PS  Z5, Z4, Z2
+	VBROADCASTSS (SI), Z5
+	VFMADD231PS  Z5, Z4, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, CX
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(DI), Z4
+	VMULPS       128(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(DI), Z4
+	VMULPS       256(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 256(AX)
+	VBROADCASTSS 12(DI), Z4
+	VMULPS       384(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 384(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·valueBF16x4x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   R9, R10
+
+step0:
+	VPMOVZXWD    (CX), Z8
+	VPSLLD       $0x10, Z8, Z8
+	VPMOVZXWD    32(CX), Z9
+	VPSLLD       $0x10, Z9, Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(BX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(BX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (SI), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, CX
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z8
+	VMULPS       (AX), Z8, Z8
+	VADDPS       Z0, Z8, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (DI), Z8
+	VMULPS       64(AX), Z8, Z8
+	VADDPS       Z1, Z8, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       128(AX), Z8, Z8
+	VADDPS       Z2, Z8, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       192(AX), Z8, Z8
+	VADDPS       Z3, Z8, Z3
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       256(AX), Z8, Z8
+	VADDPS       Z4, Z8, Z4
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       320(AX), Z8, Z8
+	VADDPS       Z5, Z8, Z5
+	VMOVUPS      Z5, 320(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       384(AX), Z8, Z8
+	VADDPS       Z6, Z8, Z6
+	VMOVUPS      Z6, 384(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       448(AX), Z8, Z8
+	VADDPS       Z7, Z8, Z7
+	VMOVUPS      Z7, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
 TEXT ·scoreF32x4x2AVX2(SB), NOSPLIT, $0-48
@@ -19779,6 +21150,365 @@ step0:
 step1:
 	VCVTPH2PS    32(CX), Y8
 	VCVTPH2PS    48(CX), Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, CX
+	DECQ         R10
+	JNZ          step1
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       64(AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       192(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 192(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 224(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       320(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 320(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 352(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       448(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 448(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoreBF16x4x2AVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R8, R9
+	MOVQ  CX, R10
+
+step0:
+	VPMOVZXWD    (R10), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPMOVZXWD    16(R10), Y9
+	VPSLLD       $0x10, Y9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, R10
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, 256(AX)
+	VMOVUPS      Y3, 288(AX)
+	VMOVUPS      Y4, 512(AX)
+	VMOVUPS      Y5, 544(AX)
+	VMOVUPS      Y6, 768(AX)
+	VMOVUPS      Y7, 800(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVQ         R8, R9
+
+step1:
+	VPMOVZXWD    32(CX), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPMOVZXWD    48(CX), Y9
+	VPSLLD       $0x10, Y9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      Y2, 320(AX)
+	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      Y4, 576(AX)
+	VMOVUPS      Y5, 608(AX)
+	VMOVUPS      Y6, 832(AX)
+	VMOVUPS      Y7, 864(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x4x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R9, R10
+
+step0:
+	VPMOVZXWD    (CX), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPMOVZXWD    16(CX), Y9
+	VPSLLD       $0x10, Y9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, CX
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·valueBF16x4x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R9, R10
+	MOVQ  CX, R11
+
+step0:
+	VPMOVZXWD    (R11), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPMOVZXWD    16(R11), Y9
+	VPSLLD       $0x10, Y9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, R11
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVQ         R9, R10
+
+step1:
+	VPMOVZXWD    32(CX), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPMOVZXWD    48(CX), Y9
+	VPSLLD       $0x10, Y9, Y9
 	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1

@@ -7,7 +7,8 @@ import (
 
 // A PageEncoder encodes 64 tokens of one KV head, rows of DimK and DimV values, with
 // scales of their own. What it returns for a side whose scales the whole head or
-// column shares, or that is a plain float type, is not looked at.
+// column shares, or that is a plain float type, is not looked at; nor are Factor and
+// Book of a head that was filled before: its pages have them in common.
 type PageEncoder func(head int, k, v []float32) (Encoded, Encoded, error)
 
 // Appends says whether tokens can be appended to the cache: not where a block of
@@ -98,6 +99,15 @@ func (c *Cache) closePage(encode PageEncoder) error {
 			} else if err := x.side.check(pageTokens, *x.e); err != nil {
 				return fmt.Errorf("append: head %d: %w", i, err)
 			}
+			if x.side.key && h.kFactor == 0 {
+				h.kFactor = x.side.factor(*x.e)
+				copy(h.kBook[:], x.e.Book)
+			}
+			if !x.side.key && h.vFactor == 0 {
+				h.vFactor = x.side.factor(*x.e)
+				copy(h.vBook[:], x.e.Book)
+			}
+			c.k.factored, c.v.factored = c.k.factored || h.kFactor != 1, c.v.factored || h.vFactor != 1
 			for _, scale := range x.e.Scales {
 				c.v.signed = c.v.signed || !x.side.key && scale < 0
 			}
@@ -110,7 +120,7 @@ func (c *Cache) closePage(encode PageEncoder) error {
 }
 
 // encodes says whether a page of the side has scales of its own.
-func (s *side) encodes() bool { return s.format.Codec == CodecRows || s.format.scaled() && !s.whole }
+func (s *side) encodes() bool { return s.format.scaled() && !s.whole }
 
 // whole returns the scales and offsets of a side that a head holds outside its pages.
 func (h *head) whole(s *side) (scale, offset []float32) {
@@ -140,8 +150,12 @@ func (s *side) freeze(e *Encoded, rows []float32, h *head) (saturated int64) {
 			u = i % s.dim
 		}
 		scale, offset := scales[u], offsets[u]
-		if f.Codec != CodecInt {
-			e.Fields[i], saturated = s.freezeFloat(x, scale, saturated)
+		switch f.Codec {
+		case CodecE4M3, CodecE5M2:
+			e.Fields[i], saturated = s.freezeFloat(x, scale/s.factor(Encoded{}), saturated)
+			continue
+		case CodecBook:
+			e.Fields[i], saturated = s.freezeBook((x-offset)/scale, h, saturated)
 			continue
 		}
 		var field float32
@@ -181,4 +195,23 @@ func (s *side) freezeFloat(x, scale float32, saturated int64) (uint8, int64) {
 		saturated++
 	}
 	return code[0], saturated
+}
+
+// freezeBook finds the code whose value is nearest to x; what is no number is code 0.
+func (s *side) freezeBook(x float32, h *head, saturated int64) (uint8, int64) {
+	book := &h.vBook
+	if s.key {
+		book = &h.kBook
+	}
+	code, low, high := 0, book[0], book[0]
+	for i, v := range book[:1<<s.format.Bits] {
+		low, high = min(low, v), max(high, v)
+		if abs32(x-v) < abs32(x-book[code]) {
+			code = i
+		}
+	}
+	if x < low || x > high {
+		saturated++
+	}
+	return uint8(code), saturated
 }

@@ -1,8 +1,10 @@
 package kernels
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -18,6 +20,7 @@ func TestDecodeAppend(t *testing.T) {
 		{{Codec: CodecInt, Bits: 8, Share: ShareChannel}, {Codec: CodecInt, Bits: 4, Share: ShareToken, Group: 32, Zero: ZeroAsym}},
 		{{Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 32, Zero: ZeroAsym}, {Codec: CodecInt, Bits: 8, Share: ShareHead, Zero: ZeroPoint}},
 		{{Codec: CodecE4M3, Share: ShareTensor}, {Codec: CodecInt, Bits: 5, Share: ShareToken}},
+		{{Codec: CodecBook, Bits: 4, Share: ShareHead}, {Codec: CodecLevels, Share: ShareToken, Group: 16, Levels: &uneven}},
 	} {
 		r := rand.New(rand.NewPCG(4, 4))
 		c, err := NewCache(CacheShape{Heads: heads, DimK: dim, DimV: dim, Tokens: total}, f[0], f[1])
@@ -121,8 +124,17 @@ func frozen(x []float64, s *side, h *head) {
 			field := math.RoundToEven(float64(float32(v)/scales[u])) + zero
 			x[i] = scale * (min(max(field, low), float64(int(1)<<f.Bits-1)) - zero)
 		case f.Codec == CodecE4M3:
-			code := E4M3(float32(v) / scales[u])
-			x[i] = float64(scales[u]) * float8(code, 4, 7)
+			scale := scales[u] / e4m3Half
+			code := E4M3(float32(v) / scale)
+			x[i] = float64(scale) * float8(code, 4, 7)
+		case f.Codec == CodecBook:
+			book := h.vBook[:1<<f.Bits]
+			if s.key {
+				book = h.kBook[:1<<f.Bits]
+			}
+			u := float32(v) / scales[u]
+			near := slices.MinFunc(book, func(a, b float32) int { return cmp.Compare(abs32(a-u), abs32(b-u)) })
+			x[i] = float64(scales[0]) * float64(near)
 		}
 	}
 }

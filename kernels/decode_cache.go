@@ -11,8 +11,8 @@ import (
 // Encoded is one side of one KV head, unpacked: what an encoder has before it
 // packs. Rows are tokens.
 type Encoded struct {
-	// Fields holds tokens·dim codes, one a byte: CodecInt (unsigned fields),
-	// CodecE4M3 and CodecE5M2 (their bytes).
+	// Fields holds tokens·dim codes, one a byte: unsigned fields of CodecInt, the codes
+	// of CodecLevels and CodecBook, the bytes of CodecE4M3 and CodecE5M2.
 	Fields []uint8
 	// Values holds tokens·dim values for CodecF32, CodecF16 and CodecBF16, each
 	// of them representable in its type.
@@ -21,12 +21,16 @@ type Encoded struct {
 	// [dim] or [groups of tokens][dim].
 	Scales []float32
 	// Offsets has the length of Scales: offsets of ZeroAsym, biases (integers in
-	// units of a field) of ZeroPoint; nil for ZeroSym and the floating codecs.
+	// units of a field) of ZeroPoint and ZeroFar; nil for the others.
 	Offsets []float32
 	// Sink and Recent are the rows that windows keep out of all this, of the first and
 	// of the last tokens: values as attention sees them. Everything above is about the
 	// tokens between.
 	Sink, Recent []float32
+	// Factor multiplies all scales of the head; 0 stands for 1.
+	Factor float32
+	// Book holds what the 2^Bits codes of CodecBook stand for.
+	Book []float32
 }
 
 // side is one side of a paged cache.
@@ -34,8 +38,10 @@ type side struct {
 	format Format
 	dim    int
 	key    bool
-	layout layout
-	rowLen int // storeRows: bytes of a packed row
+	layout layout // of what tiles read
+	expand expansion
+	codes  int // codes of a page, those that fill up its last chunk included
+	bytes  int // of the codes of a page
 
 	// A page's metadata: n scales, then n offsets, each in the stored type. It
 	// stands in the first of every run of `every` pages.
@@ -45,6 +51,7 @@ type side struct {
 	whole       bool
 	signed      bool // scales may be negative
 	shift       int  // coded tokens that stand before the first page
+	factored    bool // the stored scales want a factor
 	offsetBytes int  // bytes of one stored offset: 0, 1, 2 or 4
 }
 
@@ -54,6 +61,8 @@ type head struct {
 	// the lanes; empty where they stand in the pages.
 	kScale, vScale   []float32
 	kOffset, vOffset []float32
+	kFactor, vFactor float32     // of the scales in the pages
+	kBook, vBook     [16]float32 // values of the codes of CodecBook
 	pages            []byte
 	front, tail      floats
 	liveK, liveV     []float32 // the tail's tokens row by row, once something was appended
@@ -90,14 +99,8 @@ func NewCache(shape CacheShape, k, v Format) (*Cache, error) {
 		}
 	}
 	k, v = k.within(shape.Tokens), v.within(shape.Tokens)
-	// Rows on one side mean rows on both: unpacking then has one form to read.
-	storeK, storeV := k.tiled(true), v.tiled(false)
 	origin, aligned := firstPage(k, v)
-	if storeK == storeRows || storeV == storeRows || !aligned {
-		storeK, storeV = storeRows, storeRows
-		origin = max(k.Sink, v.Sink)
-	}
-	c := &Cache{shape: shape, k: newSide(k, storeK, true, shape.DimK), v: newSide(v, storeV, false, shape.DimV), origin: origin}
+	c := &Cache{shape: shape, k: newSide(k, aligned, true, shape.DimK), v: newSide(v, aligned, false, shape.DimV), origin: origin}
 	c.k.shift, c.v.shift = origin-k.Sink, origin-v.Sink
 	f := Format{Codec: CodecF32}
 	c.tk, c.tv = newLayout(f, storeF32, true, shape.DimK), newLayout(f, storeF32, false, shape.DimV)
@@ -162,12 +165,22 @@ func (c *Cache) Close() {
 	}
 }
 
-func newSide(f Format, store storage, key bool, dim int) side {
-	s := side{format: f, dim: dim, key: key, every: 1}
+// newSide lays out a side. Where pages are not aligned, blocks of tokens that share scales
+// begin anywhere in them.
+func newSide(f Format, aligned, key bool, dim int) side {
+	store, expand := f.read(key, dim)
+	if f.blocks() && !aligned {
+		store, expand = storeF32, toValues
+	}
+	s := side{format: f, dim: dim, key: key, every: 1, expand: expand}
 	s.layout = newLayout(f, store, key, dim)
-	if store == storeRows {
-		s.rowLen = f.rowBytes(dim)
-		s.layout.codeBytes = roundUp(s.rowLen*pageTokens, lineBytes)
+	s.bytes = s.layout.codeBytes
+	if expand != asStored {
+		s.codes = roundUp(s.layout.codeBytes/store.size(), lineBytes)
+		if f.elementBits() < 8 {
+			s.codes = roundUp(s.codes, chunkCodes)
+		}
+		s.bytes = s.packed(s.codes)
 	}
 	if !f.scaled() {
 		return s
@@ -176,55 +189,29 @@ func newSide(f Format, store storage, key bool, dim int) side {
 	switch {
 	case f.Share == ShareToken:
 		s.n = f.groups(dim) * pageTokens
-	case f.Share == ShareChannel && f.Group > 0 && store == storeRows:
+	case f.blocks() && (!aligned || f.Group != blockWide && f.Group%pageTokens != 0):
 		s.n = ((pageTokens-2)/f.Group + 2) * padded
-	case f.Share == ShareChannel && f.Group > 0:
+	case f.blocks():
 		s.n = max(1, pageTokens/f.Group) * padded
 		s.every = max(1, f.Group/pageTokens)
 	default:
 		s.whole = true
 	}
 	if s.n > 0 {
-		s.offsetsAt = roundUp(s.n*s.metaSize(), lineBytes)
+		s.offsetsAt = roundUp(s.n*s.format.Meta.bytes(), lineBytes)
 		s.metaBytes = s.offsetsAt
 		switch {
-		case f.Codec != CodecInt || f.Zero == ZeroSym:
+		case !f.offsets():
 		case f.Zero == ZeroPoint:
 			s.offsetBytes = 1
+		case f.Zero == ZeroFar:
+			s.offsetBytes = 2
 		default:
-			s.offsetBytes = s.metaSize()
+			s.offsetBytes = f.Meta.bytes()
 		}
 		s.metaBytes += roundUp(s.n*s.offsetBytes, lineBytes)
 	}
 	return s
-}
-
-// rowBytes returns the length of a packed row of dim codes.
-func (f Format) rowBytes(dim int) int {
-	if f.Codec == CodecRows {
-		return f.Rows.RowBytes()
-	}
-	return PackedLen(dim, f.elementBits())
-}
-
-func (f Format) elementBits() int {
-	switch f.Codec {
-	case CodecF32:
-		return 32
-	case CodecF16, CodecBF16:
-		return 16
-	case CodecE4M3, CodecE5M2:
-		return 8
-	}
-	return f.Bits
-}
-
-// metaSize returns the bytes of a stored scale.
-func (s *side) metaSize() int {
-	if s.format.Meta == MetaF16 {
-		return 2
-	}
-	return 4
 }
 
 // arrangePages lays out the pages of one period. Metadata that several pages
@@ -237,7 +224,7 @@ func (c *Cache) arrangePages() {
 	at := 0
 	for i := range c.period {
 		c.pageAt = append(c.pageAt, at)
-		at += c.metaBytes(i, &c.k) + c.metaBytes(i, &c.v) + c.k.layout.codeBytes + c.v.layout.codeBytes
+		at += c.metaBytes(i, &c.k) + c.metaBytes(i, &c.v) + c.k.bytes + c.v.bytes
 	}
 	c.periodSize = at
 }
@@ -257,7 +244,7 @@ func (c *Cache) page(h *head, i int) (kMeta, vMeta, kCodes, vCodes []byte) {
 	b := h.pages[c.pagesBytes(i):]
 	kMeta, b = b[:nk:nk], b[nk:]
 	vMeta, b = b[:nv:nv], b[nv:]
-	nk, nv = c.k.layout.codeBytes, c.v.layout.codeBytes
+	nk, nv = c.k.bytes, c.v.bytes
 	return kMeta, vMeta, b[:nk:nk], b[nk : nk+nv : nk+nv]
 }
 
@@ -273,20 +260,18 @@ func (c *Cache) Bytes() int64 {
 	perHead := c.pagesBytes(c.pages) + (c.front()+c.tail())*4*(c.shape.DimK+c.shape.DimV)
 	for _, s := range []*side{&c.k, &c.v} {
 		if scale, _ := c.heads[0].whole(s); len(scale) > 0 {
-			perHead += s.format.scales(c.tokens, s.dim) * s.metaSize()
-			if s.format.Codec == CodecInt && s.format.Zero != ZeroSym {
-				perHead += s.format.scales(c.tokens, s.dim) * s.metaSize()
+			perHead += s.format.scales(c.tokens, s.dim) * s.format.Meta.bytes()
+			if s.format.offsets() {
+				perHead += s.format.scales(c.tokens, s.dim) * s.format.Meta.bytes()
 			}
 		}
 	}
 	return int64(perHead) * int64(c.shape.Heads)
 }
 
-// Fused says whether both sides are read by a fused kernel; otherwise pages are
-// unpacked by portable code first.
-func (c *Cache) Fused() bool {
-	return c.k.layout.store != storeRows
-}
+// Fused says whether a fused kernel reads both sides; otherwise portable code puts scales
+// to the values that tiles read.
+func (c *Cache) Fused() bool { return c.k.even() && c.v.even() }
 
 // Fill stores the first `tokens` tokens of one KV head, replacing what it held.
 // Every head must be filled with the same number of tokens.
@@ -304,6 +289,10 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 	h := &c.heads[headIndex]
 	h.kScale, h.kOffset = c.k.wholeMeta(k)
 	h.vScale, h.vOffset = c.v.wholeMeta(v)
+	h.kFactor, h.vFactor = c.k.factor(k), c.v.factor(v)
+	c.k.factored, c.v.factored = c.k.factored || h.kFactor != 1, c.v.factored || h.vFactor != 1
+	copy(h.kBook[:], k.Book)
+	copy(h.vBook[:], v.Book)
 	c.tokens = tokens
 	end := min(c.k.coded(tokens, len(k.Recent)/c.shape.DimK), c.v.coded(tokens, len(v.Recent)/c.shape.DimV))
 	c.pages = max(0, end-c.origin) / pageTokens
@@ -352,19 +341,19 @@ func (s *side) check(tokens int, e Encoded) error {
 	tokens -= sink + recent
 	n := tokens * s.dim
 	codes := len(e.Fields)
-	switch {
-	case s.format.Codec <= CodecBF16:
+	if s.format.Codec <= CodecBF16 {
 		codes = len(e.Values)
-	case s.format.Codec == CodecRows:
-		n = tokens * s.format.Rows.RowBytes()
 	}
 	scales := s.format.scales(tokens, s.dim)
 	if tokens == 0 {
 		scales = len(e.Scales) // what no token has is there or not
 	}
 	offsets := 0
-	if s.format.Codec == CodecInt && s.format.Zero != ZeroSym {
+	if s.format.offsets() {
 		offsets = scales
+	}
+	if tokens > 0 && s.format.Codec == CodecBook && len(e.Book) != 1<<s.format.Bits {
+		return fmt.Errorf("a book of %d values: want %d", len(e.Book), 1<<s.format.Bits)
 	}
 	if codes != n || len(e.Scales) != scales || len(e.Offsets) != offsets {
 		return fmt.Errorf("%d codes, %d scales, %d offsets: want %d, %d, %d", codes, len(e.Scales), len(e.Offsets), n, scales, offsets)
@@ -372,25 +361,41 @@ func (s *side) check(tokens int, e Encoded) error {
 	return nil
 }
 
-// wholeMeta returns the scales and offsets that stand outside the pages, offsets
-// as decode wants them (see centred).
+// wholeMeta returns the scales and offsets that stand outside the pages: offsets of
+// ZeroAsym, biases of the others. What one scale covers has it in every lane of a block.
 func (s *side) wholeMeta(e Encoded) (scale, offset []float32) {
 	if !s.whole || len(e.Scales) == 0 {
 		return nil, nil
 	}
 	scale = make([]float32, roundUp(len(e.Scales), blockWide))
 	offset = make([]float32, len(scale))
-	copy(scale, e.Scales)
-	for i := range e.Scales {
+	factor := s.factor(e)
+	for i, v := range e.Scales {
+		scale[i] = float32(v * factor)
 		switch {
-		case s.format.Codec != CodecInt:
-		case s.format.Zero == ZeroSym:
-			offset[i] = float32(s.format.centre())
-		default:
+		case s.format.offsets():
 			offset[i] = e.Offsets[i]
+		case s.format.Codec == CodecInt:
+			offset[i] = float32(s.format.centre())
 		}
 	}
+	if len(e.Scales) == 1 {
+		fill(scale, scale[0])
+		fill(offset, offset[0])
+	}
 	return scale, offset
+}
+
+// factor returns what tiles want the stored scales multiplied with.
+func (s *side) factor(e Encoded) float32 {
+	factor := e.Factor
+	if factor == 0 {
+		factor = 1
+	}
+	if s.expand == toHalves && s.format.Codec == CodecE4M3 {
+		factor *= e4m3Half
+	}
+	return factor
 }
 
 // unit returns which scale the element (token, channel) has.
@@ -414,10 +419,9 @@ func (s *side) unit(token, channel int) int {
 
 // decodeRow writes the decoded values of one token.
 func (s *side) decodeRow(dst []float32, token int, e Encoded) {
-	if s.format.Codec == CodecRows {
-		n := s.format.Rows.RowBytes()
-		s.format.Rows.DecodeRow(dst[:s.dim], e.Fields[token*n:(token+1)*n])
-		return
+	factor := e.Factor
+	if factor == 0 {
+		factor = 1
 	}
 	for c := range s.dim {
 		i := token*s.dim + c
@@ -430,11 +434,16 @@ func (s *side) decodeRow(dst []float32, token int, e Encoded) {
 		if len(e.Offsets) > 0 {
 			offset = e.Offsets[u]
 		}
-		dst[c] = s.format.value(e.Fields[i], e.Scales[u], offset)
+		scale := float32(e.Scales[u] * factor)
+		if s.format.Codec == CodecBook {
+			dst[c] = float32(scale*e.Book[e.Fields[i]]) + offset
+			continue
+		}
+		dst[c] = s.format.value(e.Fields[i], scale, offset)
 	}
 }
 
-// value decodes one field.
+// value decodes one field of a format without a book.
 func (f Format) value(field uint8, scale, offset float32) float32 {
 	switch {
 	case f.Codec == CodecE4M3:
@@ -443,8 +452,12 @@ func (f Format) value(field uint8, scale, offset float32) float32 {
 		return scale * fromF16(uint16(field)<<8)
 	case f.Zero == ZeroAsym:
 		return float32(scale*float32(field)) + offset
-	case f.Zero == ZeroPoint:
+	case f.Codec == CodecLevels:
+		return scale * float32(f.Levels[field&15])
+	case f.Zero == ZeroPoint || f.Zero == ZeroFar:
 		return scale * (float32(field) - offset)
+	case f.Zero == ZeroMiddle:
+		return scale * (float32(field) - float32(f.top())/2)
 	}
 	return scale * float32(int32(field)-f.centre())
 }
@@ -456,12 +469,22 @@ func (s *side) store(meta, codes []byte, first int, e Encoded) {
 		clear(meta)
 		s.storeMeta(meta, first, e)
 	}
+	if s.expand != asStored {
+		s.storeNarrow(codes, first, e)
+		return
+	}
 	clear(codes)
 	switch s.layout.store {
-	case storeRows:
-		for t := range pageTokens {
-			s.storeRow(codes[t*s.rowLen:][:s.rowLen], first+t, e)
-		}
+	case storeF32:
+		s.layout.each(s.key, s.dim, func(at, token, channel int) {
+			v := e.Values[(first+token)*s.dim+channel]
+			binary.LittleEndian.PutUint32(codes[at:], math.Float32bits(v))
+		})
+	case storeBF16:
+		s.layout.each(s.key, s.dim, func(at, token, channel int) {
+			v := e.Values[(first+token)*s.dim+channel]
+			binary.LittleEndian.PutUint16(codes[at:], bf16(v))
+		})
 	case storeF16:
 		s.layout.each(s.key, s.dim, func(at, token, channel int) {
 			v := e.Values[(first+token)*s.dim+channel]
@@ -475,6 +498,23 @@ func (s *side) store(meta, codes []byte, first int, e Encoded) {
 		s.layout.each(s.key, s.dim, func(at, token, channel int) {
 			codes[at>>1] |= e.Fields[(first+token)*s.dim+channel] << (4 * (at & 1))
 		})
+	}
+}
+
+// storeNarrow writes the codes of a page that are expanded before tiles read them.
+func (s *side) storeNarrow(codes []byte, first int, e Encoded) {
+	wide, size := codes, s.layout.store.size()
+	narrow := s.format.elementBits() < 8
+	if narrow {
+		wide = make([]byte, s.codes)
+	} else {
+		clear(codes)
+	}
+	s.layout.each(s.key, s.dim, func(at, token, channel int) {
+		wide[at/size] = e.Fields[(first+token)*s.dim+channel]
+	})
+	if narrow {
+		packPlanes(codes, wide, s.format.elementBits())
 	}
 }
 
@@ -499,7 +539,7 @@ func (l *layout) each(key bool, dim int, f func(at, token, channel int)) {
 						switch l.store {
 						case storeF32:
 							at += 4 * lane
-						case storeF16:
+						case storeF16, storeBF16:
 							at += 2 * lane
 						case storeInt8:
 							at += 4*lane + j
@@ -511,23 +551,6 @@ func (l *layout) each(key bool, dim int, f func(at, token, channel int)) {
 				}
 			}
 		}
-	}
-}
-
-// storeRow packs one token's codes, least significant bit first.
-func (s *side) storeRow(row []byte, token int, e Encoded) {
-	at := token * s.dim
-	switch s.format.Codec {
-	case CodecF32:
-		ToF32(row, e.Values[at:at+s.dim])
-	case CodecF16:
-		ToF16(row, e.Values[at:at+s.dim])
-	case CodecBF16:
-		ToBF16(row, e.Values[at:at+s.dim])
-	case CodecRows:
-		copy(row, e.Fields[token*s.rowLen:])
-	default:
-		Pack(row, e.Fields[at:at+s.dim], s.format.elementBits())
 	}
 }
 
@@ -562,113 +585,30 @@ func (s *side) storeMeta(meta []byte, first int, e Encoded) {
 }
 
 func (s *side) putScale(meta []byte, slot int, scale float32) {
-	if s.metaSize() == 2 {
+	switch s.format.Meta {
+	case MetaF16:
 		binary.LittleEndian.PutUint16(meta[2*slot:], f16(scale))
-	} else {
+	case MetaE8M0:
+		meta[slot] = uint8(math.Float32bits(scale) >> 23)
+	case MetaE4M3:
+		meta[slot] = E4M3(scale)
+	default:
 		binary.LittleEndian.PutUint32(meta[4*slot:], math.Float32bits(scale))
 	}
 }
 
 func (s *side) putOffset(meta []byte, slot int, offset float32) {
 	at := meta[s.offsetsAt:]
-	switch s.offsetBytes {
-	case 1:
+	switch {
+	case s.format.Zero == ZeroFar:
+		binary.LittleEndian.PutUint16(at[2*slot:], uint16(int16(offset)))
+	case s.offsetBytes == 1:
 		at[slot] = uint8(offset)
-	case 2:
+	case s.offsetBytes == 2:
 		binary.LittleEndian.PutUint16(at[2*slot:], f16(offset))
-	case 4:
+	case s.offsetBytes == 4:
 		binary.LittleEndian.PutUint32(at[4*slot:], math.Float32bits(offset))
 	}
-}
-
-// metaValue reads one scale and its offset as they were stored.
-func (s *side) metaValue(meta []byte, slot int) (scale, offset float32) {
-	if s.metaSize() == 2 {
-		scale = fromF16(binary.LittleEndian.Uint16(meta[2*slot:]))
-	} else {
-		scale = math.Float32frombits(binary.LittleEndian.Uint32(meta[4*slot:]))
-	}
-	at := meta[s.offsetsAt:]
-	switch s.offsetBytes {
-	case 1:
-		offset = float32(at[slot])
-	case 2:
-		offset = fromF16(binary.LittleEndian.Uint16(at[2*slot:]))
-	case 4:
-		offset = math.Float32frombits(binary.LittleEndian.Uint32(at[4*slot:]))
-	}
-	return scale, offset
-}
-
-// unpackRow decodes token t of page p of a side that is stored in rows. scale and
-// offset are the page's own, or those of the whole head; fields, sc, bias and off
-// are scratch of dim elements.
-func (s *side) unpackRow(row []float32, codes []byte, scale, offset []float32, p, t int, x *rowScratch) {
-	f := s.format
-	packed := codes[t*s.rowLen:][:s.rowLen]
-	switch f.Codec {
-	case CodecF32:
-		FromF32(row, packed)
-		return
-	case CodecF16:
-		FromF16(row, packed)
-		return
-	case CodecBF16:
-		FromBF16(row, packed)
-		return
-	case CodecRows:
-		f.Rows.DecodeRow(row, packed)
-		return
-	}
-	sc, off := x.scale[:s.dim], x.offset[:s.dim]
-	switch {
-	case f.Share == ShareToken:
-		group := f.Group
-		if group == 0 {
-			group = s.dim
-		}
-		for g := 0; g*group < s.dim; g++ {
-			fill(sc[g*group:min((g+1)*group, s.dim)], scale[g*pageTokens+t])
-			fill(off[g*group:min((g+1)*group, s.dim)], offset[g*pageTokens+t])
-		}
-	case f.Share == ShareChannel:
-		at := 0
-		if f.Group > 0 {
-			first := p*pageTokens + s.shift
-			at = ((first+t)/f.Group - first/f.Group) * roundUp(s.dim, laneWidth)
-		}
-		copy(sc, scale[at:])
-		copy(off, offset[at:])
-	default:
-		fill(sc, scale[0])
-		fill(off, offset[0])
-	}
-	switch f.Codec {
-	case CodecE4M3:
-		FromE4M3(row, packed)
-		MultiplyColumns(row, row, sc)
-		return
-	case CodecE5M2:
-		FromE5M2(row, packed)
-		MultiplyColumns(row, row, sc)
-		return
-	}
-	fields := x.fields[:s.dim]
-	Unpack(fields, packed, f.Bits)
-	a := Affine{Scale: sc, Bias: off, Offset: x.zero[:s.dim]}
-	switch f.Zero {
-	case ZeroAsym:
-		a.Bias, a.Offset = a.Offset, a.Bias
-	case ZeroSym:
-		fill(off, float32(f.centre()))
-	}
-	DecodeColumns(row, fields, a)
-}
-
-// rowScratch is what unpackRow works in, maxDim elements each; zero stays zero.
-type rowScratch struct {
-	scale, offset, zero []float32
-	fields              []uint8
 }
 
 func fill(x []float32, v float32) {

@@ -8,35 +8,29 @@ import (
 // A Codec is the type one element of a side (K or V) is stored in.
 type Codec uint8
 
-// The codecs a decode cache stores. Integer codes of any width from 2 to 8 bits
-// are CodecInt with Format.Bits.
+// The codecs a decode cache stores.
 const (
 	CodecF32 Codec = iota
 	CodecF16
 	CodecBF16
 	CodecE4M3
 	CodecE5M2
-	CodecInt
-	CodecRows // packed rows that only their own decoder reads
+	CodecInt    // integers of Format.Bits bits, 2 to 8
+	CodecLevels // codes of 4 bits for the integers of Format.Levels
+	CodecBook   // codes of Format.Bits bits, 2 to 4, for the values of Encoded.Book
 )
-
-// A RowDecoder reads rows of a format that kernels does not know: block formats
-// with their scales between the codes. Several goroutines call it at once.
-type RowDecoder interface {
-	// RowBytes is the length of every row.
-	RowBytes() int
-	// DecodeRow writes the values of one row.
-	DecodeRow(dst []float32, row []byte)
-}
 
 // A Zero says where the zero of an integer code lies.
 type Zero uint8
 
-// The zero forms, as EncodeBiased and EncodeAsym define them.
+// The zero forms, as EncodeBiased and EncodeAsym define them. The last two are those of
+// block formats: ShareToken only.
 const (
-	ZeroSym   Zero = iota // x̂ = scale·(field − 2^(bits−1))
-	ZeroAsym              // x̂ = scale·field + offset
-	ZeroPoint             // x̂ = scale·(field − bias), bias an integer per group
+	ZeroSym    Zero = iota // x̂ = scale·(field − 2^(bits−1))
+	ZeroAsym               // x̂ = scale·field + offset; CodecBook too
+	ZeroPoint              // x̂ = scale·(field − bias), bias an integer per group, 0 to 255
+	ZeroFar                // the same, bias an int16 that may lie far from the codes
+	ZeroMiddle             // x̂ = scale·(field − (2^bits−1)/2)
 )
 
 // A Share says which elements have one scale in common.
@@ -54,21 +48,27 @@ const (
 // A Meta is the type scales and offsets are stored in.
 type Meta uint8
 
-// The metadata types. A bfloat16 scale is kept as float32 in a paged cache.
+// The metadata types. A bfloat16 scale is kept as float32 in a paged cache. The last two
+// are of scales only.
 const (
 	MetaF16 Meta = iota
 	MetaF32
+	MetaE8M0 // 2^(code−127); the code 0 counts as 0
+	MetaE4M3
 )
+
+// bytes returns the size of a stored scale.
+func (m Meta) bytes() int { return [...]int{2, 4, 1, 1}[m] }
 
 // A Format says how one side of a cache is stored.
 type Format struct {
-	Codec Codec
-	Bits  int   // CodecInt only: 2 to 8
-	Zero  Zero  // CodecInt only
-	Share Share // CodecInt, CodecE4M3, CodecE5M2
-	Group int   // ShareToken: channels a scale; ShareChannel: tokens a scale; 0: all
-	Meta  Meta
-	Rows  RowDecoder // CodecRows only; comparable
+	Codec  Codec
+	Bits   int       // CodecInt and CodecBook; CodecLevels has 4
+	Zero   Zero      // CodecInt and CodecBook
+	Share  Share     // of what has scales: all but float32, float16 and bfloat16
+	Group  int       // ShareToken: channels a scale; ShareChannel: tokens a scale; 0: all
+	Meta   Meta      // of scales and offsets
+	Levels *[16]int8 // CodecLevels, ShareToken only: x̂ = scale·Levels[code]; the same pointer wherever two formats are the same
 
 	// The first Sink and the last Recent tokens are not coded. Where blocks of tokens
 	// share scales (ShareChannel with a group), they leave the recent window Recent at
@@ -91,6 +91,8 @@ const (
 	// line of codes; a block is two lines wide where there are enough of them.
 	laneWidth = 16
 	blockWide = 2 * laneWidth
+	// chunkCodes is how many codes are packed into bit planes together.
+	chunkCodes = 8 * lineBytes
 	// headBlock is how many query heads share one pass over a page's codes.
 	headBlock = 4
 	// maxDim is the largest head dimension; it fixes the stride of the
@@ -116,13 +118,18 @@ func (s CacheShape) check() error {
 }
 
 func (f Format) check() error {
-	if f.Codec > CodecRows || f.Codec == CodecRows && (f.Rows == nil || f.Rows.RowBytes() < 1) || f.Zero > ZeroPoint || f.Share > ShareChannel || f.Meta > MetaF32 || f.Group < 0 {
+	switch {
+	case f.Codec > CodecBook || f.Zero > ZeroMiddle || f.Share > ShareChannel || f.Meta > MetaE4M3 || f.Group < 0,
+		f.Codec == CodecLevels && (f.Levels == nil || f.Zero != ZeroSym || f.Share != ShareToken),
+		f.Codec == CodecBook && f.Zero > ZeroAsym,
+		f.Zero > ZeroPoint && f.Share != ShareToken,
+		f.Meta > MetaF32 && (f.Zero != ZeroSym || f.Share != ShareToken):
 		return fmt.Errorf("unknown cache format %+v", f)
-	}
-	if f.Codec == CodecInt && (f.Bits < 2 || f.Bits > 8) {
+	case f.Codec == CodecInt && (f.Bits < 2 || f.Bits > 8):
 		return fmt.Errorf("%d-bit codes: a cache holds 2 to 8 bits", f.Bits)
-	}
-	if f.Group > 0 && f.Share != ShareToken && f.Share != ShareChannel {
+	case f.Codec == CodecBook && (f.Bits < 2 || f.Bits > 4):
+		return fmt.Errorf("a book of %d-bit codes: a cache holds 2 to 4 bits", f.Bits)
+	case f.Group > 0 && f.Share != ShareToken && f.Share != ShareChannel:
 		return fmt.Errorf("a group of %d needs scales per token or per channel", f.Group)
 	}
 	if f.Sink < 0 || f.Recent < 0 || f.blocks() && f.Recent%f.Group != 0 {
@@ -132,7 +139,7 @@ func (f Format) check() error {
 }
 
 // scaled says whether the format has scales at all.
-func (f Format) scaled() bool { return f.Codec >= CodecE4M3 && f.Codec <= CodecInt }
+func (f Format) scaled() bool { return f.Codec >= CodecE4M3 }
 
 // blocks says whether blocks of tokens share scales.
 func (f Format) blocks() bool { return f.scaled() && f.Share == ShareChannel && f.Group > 0 }
@@ -146,14 +153,49 @@ func (f Format) lag() int {
 	return f.Recent
 }
 
-// centre is the field that stands for zero in a symmetric code, and the point
+// offsets says whether groups have offsets or zero points of their own.
+func (f Format) offsets() bool {
+	return (f.Codec == CodecInt || f.Codec == CodecBook) && (f.Zero == ZeroAsym || f.Zero == ZeroPoint || f.Zero == ZeroFar)
+}
+
+// shifted says whether values have an offset that is added in float32: of all zero
+// forms but the symmetric one and the zero point, which is a part of the integer sums.
+func (f Format) shifted() bool { return f.Zero != ZeroSym && f.Zero != ZeroPoint }
+
+// centre is the code that stands for zero in a symmetric format, and the point
 // that the other forms are brought to, so that multiplicands meet codes of
 // either sign: the rounding of the query then costs half as much.
 func (f Format) centre() int32 {
-	if f.Codec != CodecInt {
-		return 0
+	switch f.Codec {
+	case CodecInt:
+		return 1 << (f.Bits - 1)
+	case CodecLevels:
+		return 128
 	}
-	return 1 << (f.Bits - 1)
+	return 0
+}
+
+// top is the largest code that integer tiles meet.
+func (f Format) top() int {
+	if f.Codec == CodecLevels {
+		return 255
+	}
+	return 1<<f.Bits - 1
+}
+
+// elementBits returns the bits of one stored code.
+func (f Format) elementBits() int {
+	switch f.Codec {
+	case CodecF32:
+		return 32
+	case CodecF16, CodecBF16:
+		return 16
+	case CodecE4M3, CodecE5M2:
+		return 8
+	case CodecLevels:
+		return 4
+	}
+	return f.Bits
 }
 
 // groups returns how many scales one row (ShareToken) or column (ShareChannel)
@@ -179,13 +221,14 @@ func (f Format) scales(tokens, dim int) int {
 	return 1
 }
 
-// storage is how the codes of a side lie in a page.
+// storage is what tiles read: how codes lie in a page, or in the scratch that a page is
+// expanded to.
 type storage uint8
 
 const (
-	storeRows storage = iota // packed row by row: any codec, read by portable code
-	storeF32                 // tiles of float32: the tail and unpacked rows
+	storeF32 storage = iota
 	storeF16
+	storeBF16
 	storeInt8
 	storeInt4
 )
@@ -204,41 +247,68 @@ func (s storage) step() int {
 // stepBytes returns the bytes of codes one step reads over the given lanes.
 func (s storage) stepBytes(lanes int) int {
 	switch s {
-	case storeF32:
-		return 4 * lanes
-	case storeF16:
+	case storeF16, storeBF16:
 		return 2 * lanes
 	}
 	return 4 * lanes
 }
 
-// tiled returns the storage that a fused kernel reads this format from, or
-// storeRows where none does.
-func (f Format) tiled(key bool) storage {
-	if f.Codec == CodecF16 {
-		return storeF16
+// size returns the bytes of one code, of all but int4.
+func (s storage) size() int {
+	switch s {
+	case storeF32:
+		return 4
+	case storeF16, storeBF16:
+		return 2
 	}
-	if f.Codec != CodecInt || f.Bits != 8 && f.Bits != 4 {
-		return storeRows
+	return 1
+}
+
+// integer says whether codes are multiplied in integers.
+func (s storage) integer() bool { return s == storeInt8 || s == storeInt4 }
+
+// read says what tiles read this format as, and how a page gets there.
+func (f Format) read(key bool, dim int) (storage, expansion) {
+	switch f.Codec {
+	case CodecF32:
+		return storeF32, asStored
+	case CodecF16:
+		return storeF16, asStored
+	case CodecBF16:
+		return storeBF16, asStored
+	case CodecBook:
+		return storeF32, toValues
+	case CodecE4M3, CodecE5M2:
+		if f.Share == ShareToken && f.groups(dim) > 1 || f.Share == ShareChannel && f.Group > 0 {
+			return storeF32, toValues
+		}
+		return storeF16, toHalves
 	}
-	// A token's groups must be whole steps of K, whole blocks of V's lanes; a
+	store, expand := storeInt8, toBytes
+	switch {
+	case f.Codec == CodecLevels:
+		expand = toLevels
+	case f.Bits == 8:
+		expand = asStored
+	case f.Bits == 4:
+		store, expand = storeInt4, asStored
+	}
+	// A token's groups must be whole steps of K, whole lines of V's lanes; a
 	// channel's groups must be whole blocks of K's lanes, whole half pages of V.
-	fits := f.Group == 0
-	switch f.Share {
-	case ShareTensor, ShareHead:
-		fits = true
-	case ShareToken:
-		fits = fits || f.Group%blockWide == 0 || key && f.Group%8 == 0
-	case ShareChannel:
-		fits = fits || f.Group == blockWide || f.Group%pageTokens == 0
+	fits := true
+	switch {
+	case f.Group == 0 || f.Share == ShareToken && f.groups(dim) == 1:
+	case f.Share == ShareToken && key:
+		fits = f.Group%store.step() == 0
+	case f.Share == ShareToken:
+		fits = f.Group%laneWidth == 0
+	case f.Share == ShareChannel:
+		fits = f.Group == blockWide || f.Group%pageTokens == 0
 	}
 	if !fits {
-		return storeRows
+		return storeF32, toValues
 	}
-	if f.Bits == 8 {
-		return storeInt8
-	}
-	return storeInt4
+	return store, expand
 }
 
 // A segment is a run of a page's codes that one call multiplies: blocks of lanes
@@ -272,7 +342,7 @@ func roundUp(n, to int) int { return (n + to - 1) / to * to }
 func newLayout(f Format, store storage, key bool, dim int) layout {
 	padded := roundUp(dim, laneWidth)
 	l := layout{store: store, sets: 1}
-	integer := store == storeInt8 || store == storeInt4
+	integer := store.integer()
 	perToken := integer && f.Share == ShareToken && f.groups(dim) > 1
 	halves := integer && f.Share == ShareChannel && f.Group == blockWide
 	if key {

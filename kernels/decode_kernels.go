@@ -17,9 +17,22 @@ type decodeKernels struct {
 	// int8 and int4 multiply codes with multiplicands in exact integers.
 	int8, int4 intTiles
 
-	// f16 and f32 multiply codes with float rows. f32 rounds a product before it is
-	// added; f16 may fuse the two: |result − exact| ≤ (steps+1)·2^−24·Σ|code·x| either way.
-	f16, f32 floatTiles
+	// f16, bf16 and f32 multiply codes with float rows. f32 rounds a product before it is
+	// added; the others may fuse the two: |result − exact| ≤ (steps+1)·2^−24·Σ|code·x| either way.
+	f16, bf16, f32 floatTiles
+
+	// expand unpacks codes of 2 to 7 bits, whole chunks, to one a byte; see expansion.
+	expand func(dst, src []byte, bits int)
+	// expandLevels unpacks codes of 4 bits and looks them up.
+	expandLevels func(dst, src []byte, levels *[16]uint8)
+	// expandE4M3 and expandE5M2 turn 8-bit floats, a multiple of 64, into float16, e4m3
+	// times 2^−8.
+	expandE4M3, expandE5M2 func(dst, src []byte)
+	// lookUp is dst[i] = book[codes[i]]; the codes are below 16, their number a multiple of 64.
+	lookUp func(dst []float32, codes []byte, book *[16]float32)
+	// scaleLanes is x = x·scale[lane] + offset[lane], scaleSteps x = x·scale[step] +
+	// offset[step] over whole steps of 16 or 32 lanes.
+	scaleLanes, scaleSteps func(x, scale, offset []float32, lanes int)
 
 	// fold turns the float row x, times scale where it is given, into the integers
 	//
@@ -67,6 +80,9 @@ type decodeKernels struct {
 	// widen converts float16 to float32: FromF16 without its preparations, for a page's
 	// few scales. The length of dst is a multiple of 16.
 	widen func(dst []float32, src []byte)
+
+	// widenE8M0 is dst = 2^(src−127), 0 for the code 0. The length of dst is a multiple of 16.
+	widenE8M0 func(dst []float32, src []byte)
 
 	// fetch asks for the lines of b, which is not empty, and does not wait for them.
 	fetch func(b []byte)

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"sync"
@@ -36,6 +37,8 @@ type Decoder struct {
 	k, v    Format
 	grouped int // query heads of a KV head
 	kern    *decodeKernels
+	codec   *codecKernels
+	even    bool // no portable code puts scales to the values
 
 	// The step in hand.
 	cache   *Cache
@@ -71,12 +74,13 @@ func NewDecoder(c *Cache, o DecodeOptions) (*Decoder, error) {
 	case !(math.Abs(o.Scale) <= math.MaxFloat32):
 		return nil, fmt.Errorf("scale %v is not finite", o.Scale)
 	}
+	backend := active.Load()
 	d := &Decoder{
 		options: o, shape: c.shape, k: c.k.format, v: c.v.format,
 		grouped: o.QueryHeads / c.shape.Heads,
-		kern:    &active.Load().decode,
-		left:    make([]atomic.Int32, c.shape.Heads),
-		done:    make(chan struct{}, 1),
+		kern:    &backend.decode, codec: &backend.codec, even: c.Fused(),
+		left: make([]atomic.Int32, c.shape.Heads),
+		done: make(chan struct{}, 1),
 	}
 	maxChunks := c.shape.Tokens/(chunkPages*pageTokens) + 3
 	d.partial = make([]partial, o.QueryHeads*maxChunks)
@@ -110,7 +114,7 @@ func (d *Decoder) Close() {
 // Kernel names the path a step takes: fused- and the backend's name, or generic for
 // portable code and for formats that no fused kernel reads.
 func (d *Decoder) Kernel() string {
-	if d.workers[0].rows {
+	if !d.even {
 		return "generic"
 	}
 	return d.kern.name
@@ -193,6 +197,7 @@ func alignedBytes(n int) []byte {
 type blockState struct {
 	heads int
 	q     []float32 // scaled queries, in powers of two a unit of K
+	x     []float32 // what K's float tiles multiply: q, times scales that all pages share
 	coef  []byte    // folded queries: sets of headBlock·coefBytes
 	unit  []float32 // [set][headBlock]
 	add   []float32 // [set][headBlock]
@@ -211,7 +216,10 @@ type decodeWorker struct {
 	kern   *decodeKernels
 	kTiles *intTiles // of integer K
 	vTiles *intTiles
-	rows   bool // pages are unpacked to float32 tiles first
+	kFloat *floatTiles // of K in floats
+	vFloat *floatTiles
+	kWide  *expander // nil where tiles read K's pages as they are
+	vWide  *expander
 	k, v   layout
 	tk, tv layout // of float32 tiles
 	head   int    // KV head whose queries are folded; −1: none
@@ -228,16 +236,16 @@ type decodeWorker struct {
 	vSums                            []int32   // [headBlock][biasStride]
 	vBias                            []int32   // [headBlock]
 	lanes                            []float32 // [head][lane]
-	tileK, tileV                     []byte    // a page unpacked
 	line                             []float32 // one row of values
 	row                              int       // distance of the rows of queries and of their planes
-	scratch                          rowScratch
 }
 
 func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
-	w := &decodeWorker{d: d, kern: d.kern, rows: !c.Fused(), k: c.k.layout, v: c.v.layout, head: -1}
+	w := &decodeWorker{d: d, kern: d.kern, k: c.k.layout, v: c.v.layout, head: -1}
 	w.tk, w.tv = c.tk, c.tv
 	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
+	w.kFloat, w.vFloat = d.kern.floatTiles(w.k.store), d.kern.floatTiles(w.v.store)
+	w.kWide, w.vWide = newExpander(&c.k, d.kern, d.codec), newExpander(&c.v, d.kern, d.codec)
 	w.row = roundUp(w.tk.reduced, pageTokens)
 	kGroups, vSets := max(1, len(w.k.segments)), max(1, w.v.sets)
 	outputs := roundUp(w.tv.lanes, blockWide) * headBlock
@@ -245,12 +253,13 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 	// One dense area holds what every page touches, the parts that all formats use
 	// in front: lines that are scattered are lost to the stream of codes between one
 	// page and the next.
-	a := newArena(headBlock*(pageTokens+valuePlane+laneWidth+w.row*(2+w.k.sets)+outputs+8*laneWidth+2*kGroups+vSets*laneWidth)*4*(d.grouped+headBlock-1) +
+	a := newArena(headBlock*(pageTokens+valuePlane+laneWidth+w.row*(3+w.k.sets)+outputs+8*laneWidth+2*kGroups+vSets*laneWidth)*4*(d.grouped+headBlock-1) +
 		4*(2*meta(&c.k)+2*meta(&c.v))*4 + 8*headBlock*max(w.k.sums, w.v.sums) + 1<<14)
 	w.z = a.floats(headBlock * pageTokens)
 	w.vCoef = a.bytes(2 * headBlock * valuePlane)
 	w.vUnit, w.vBias, w.vAdd, w.r = a.floats(headBlock), a.ints(headBlock), a.floats(headBlock), a.floats(headBlock)
 	w.vScale = a.floats(meta(&c.v))
+	scaledQuery := c.k.expand == toHalves && c.k.whole
 	for h := 0; h < d.grouped; h += headBlock {
 		w.blocks = append(w.blocks, blockState{
 			heads:   min(headBlock, d.grouped-h),
@@ -266,6 +275,10 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 			codeSum: a.floats(headBlock),
 			offsets: a.floats(vSets * headBlock * laneWidth),
 		})
+		b := &w.blocks[len(w.blocks)-1]
+		if b.x = b.q; scaledQuery {
+			b.x = a.floats(headBlock * w.row)
+		}
 	}
 	w.kScale, w.kOffset, w.vOffset = a.floats(meta(&c.k)), a.floats(meta(&c.k)), a.floats(meta(&c.v))
 	w.kWeight, w.vWeight = a.ints(meta(&c.k)), a.ints(meta(&c.v))
@@ -277,10 +290,6 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 		w.ones[i] = 1
 	}
 	w.line = alignedFloats(roundUp(maxDim, blockWide))
-	if w.rows {
-		w.tileK, w.tileV = alignedBytes(w.tk.codeBytes), alignedBytes(w.tv.codeBytes)
-		w.scratch = rowScratch{alignedFloats(maxDim), alignedFloats(maxDim), alignedFloats(maxDim), make([]uint8, maxDim)}
-	}
 	w.vCentre = a.ints(pageTokens)
 	for i := range w.vCentre {
 		w.vCentre[i] = c.v.format.centre()
@@ -296,6 +305,16 @@ func (k *decodeKernels) intTiles(s storage) *intTiles {
 		return &k.int4
 	}
 	return &k.int8
+}
+
+func (k *decodeKernels) floatTiles(s storage) *floatTiles {
+	switch s {
+	case storeF16:
+		return &k.f16
+	case storeBF16:
+		return &k.bf16
+	}
+	return &k.f32
 }
 
 // run takes chunks until none is left. The worker that finishes a head's last
@@ -357,18 +376,8 @@ func (w *decodeWorker) chunk(h, chunk int) {
 		w.finish(h, chunk, nil)
 		return
 	}
-	if !w.rows {
-		w.pages(hd, first, last)
-		w.finish(h, chunk, hd)
-		return
-	}
-	for p := first; p < last; p++ {
-		c.unpack(w, hd, p)
-		for i := range w.blocks {
-			w.floatPage(&w.blocks[i], w.tileK, w.tileV, max(0, d.first-start-p*pageTokens), pageTokens)
-		}
-	}
-	w.finish(h, chunk, nil)
+	w.pages(hd, first, last)
+	w.finish(h, chunk, hd)
 }
 
 // keyPath and valuePath are the ways through a page: which of its metadata is read,
@@ -379,25 +388,34 @@ type (
 )
 
 const (
-	keyFloat   keyPath = iota // float16
+	keyFloat   keyPath = iota // floats, scaled where they were expanded or in the query
+	keyScaled                 // floats with a scale per token
 	keyWhole                  // scales that a head or a column shares: they are in the query
 	keyHalf                   // float16 scales per token or groups of its channels, no offsets
 	keyGroups                 // any other scales per token
 	keyChannel                // a scale per channel and block of tokens: a new query for each
 
-	valueFloat   valuePath = iota // float16
+	valueFloat   valuePath = iota // floats, scaled where they were expanded or at the end
+	valueScaled                   // floats with a scale per token
 	valueWhole                    // scales that a head or a column shares: the output gets them at the end
 	valueToken                    // one float16 scale a token, no zero point
 	valueSets                     // any other scales per token
 	valueChannel                  // a scale per channel and block of tokens
 )
 
+// plainHalves says whether a side's metadata are float16 scales and nothing else.
+func (s *side) plainHalves() bool {
+	return s.format.Zero == ZeroSym && s.format.Meta == MetaF16 && !s.factored
+}
+
 func keyPathOf(s *side) keyPath {
 	f := s.format
 	switch {
-	case f.Codec == CodecF16:
+	case s.expand == toHalves && f.Share == ShareToken:
+		return keyScaled
+	case !s.layout.store.integer():
 		return keyFloat
-	case f.Share == ShareToken && f.Zero == ZeroSym && f.Meta == MetaF16:
+	case f.Share == ShareToken && s.plainHalves():
 		return keyHalf
 	case f.Share == ShareToken:
 		return keyGroups
@@ -410,9 +428,11 @@ func keyPathOf(s *side) keyPath {
 func valuePathOf(s *side) valuePath {
 	f := s.format
 	switch {
-	case f.Codec == CodecF16:
+	case s.expand == toHalves && f.Share == ShareToken:
+		return valueScaled
+	case !s.layout.store.integer():
 		return valueFloat
-	case f.Share == ShareToken && f.groups(s.dim) == 1 && f.Zero != ZeroPoint && f.Meta == MetaF16 && !s.signed:
+	case f.Share == ShareToken && f.groups(s.dim) == 1 && f.Zero != ZeroPoint && f.Meta == MetaF16 && !s.factored && !s.signed:
 		return valueToken
 	case f.Share == ShareToken:
 		return valueSets
@@ -436,14 +456,23 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 	z, r, coef, bias, unit, row := w.z, w.r, w.vCoef, w.vBias, w.vUnit, w.row
 	kPath, vPath := keyPathOf(&c.k), valuePathOf(&c.v)
 	kSegments, vSegments := w.k.segments, w.v.segments
-	kBytes, vBytes := c.k.layout.codeBytes, c.v.layout.codeBytes
-	kOffsets, vOffsets := c.k.offsetBytes > 0, c.v.offsetBytes > 0
+	kBytes, vBytes := c.k.bytes, c.v.bytes
+	kFloat, vFloat, kWide, vWide := w.kFloat, w.vFloat, w.kWide, w.vWide
+	kOffsets, vOffsets := c.k.format.Zero != ZeroSym, c.v.format.Zero != ZeroSym
 	columnPoint := vPath == valueWhole && c.v.format.Share == ShareChannel && c.v.format.Zero == ZeroPoint
 	centre := int(w.vCentre[0])
 	// Plain float16 scales are folded as they are, unless a vector of 32 reads past them.
 	kFormat, vFormat := c.k.format, c.v.format
-	kHalves := kFormat.Zero == ZeroSym && kFormat.Meta == MetaF16 && w.k.reduced%blockWide == 0
-	vHalves := vFormat.Zero == ZeroSym && vFormat.Meta == MetaF16
+	kHalves := c.k.plainHalves() && w.k.reduced%blockWide == 0
+	vHalves := c.v.plainHalves()
+	// Scales of values that are made whole: the page's, or what the head shares.
+	kScale, kOffset, vScale, vOffset := w.kScale, w.kOffset, w.vScale, w.vOffset
+	if c.k.whole {
+		kScale, kOffset = hd.kScale, hd.kOffset
+	}
+	if c.v.whole {
+		vScale, vOffset = hd.vScale, hd.vOffset
+	}
 	for p := first; p < last; p++ {
 		nk, nv := c.metaBytes(p, &c.k), c.metaBytes(p, &c.v)
 		page := hd.pages[(p/c.period)*c.periodSize+c.pageAt[p%c.period]:]
@@ -460,24 +489,33 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 		if p == first && nv == 0 && c.v.n > 0 {
 			_, vMeta, _, _ = c.page(hd, p-p%c.v.every)
 		}
-		if (kPath == keyGroups || kPath == keyChannel) && len(kMeta) > 0 {
+		if (kPath == keyGroups || kPath == keyChannel || kPath <= keyScaled) && len(kMeta) > 0 {
 			if kPath == keyChannel && kHalves {
 				w.foldHalves(kMeta, kFormat)
 			} else {
-				w.readMeta(&c.k, kMeta, w.kScale, w.kOffset, w.kWeight)
+				w.readMeta(&c.k, kMeta, w.kScale, w.kOffset, w.kWeight, hd.kFactor)
 				if kPath == keyChannel {
 					w.foldPage(&c.k)
 				}
 			}
 		}
-		if (vPath == valueSets && !vHalves || vPath == valueChannel || vPath == valueToken && vOffsets) && len(vMeta) > 0 {
-			w.readMeta(&c.v, vMeta, w.vScale, w.vOffset, w.vWeight)
+		if (vPath == valueSets && !vHalves || vPath == valueChannel || vPath == valueToken && vOffsets || vPath <= valueScaled) && len(vMeta) > 0 {
+			w.readMeta(&c.v, vMeta, w.vScale, w.vOffset, w.vWeight, hd.vFactor)
+		}
+		if kWide != nil {
+			kCodes = kWide.page(kCodes, kScale, kOffset, &hd.kBook, p)
+		}
+		if vWide != nil {
+			vCodes = vWide.page(vCodes, vScale, vOffset, &hd.vBook, p)
 		}
 		for i := range w.blocks {
 			b := &w.blocks[i]
 			switch kPath {
 			case keyFloat:
-				kern.f16.score(z, kCodes, b.q, row, b.heads, 2, kSegments[0].steps)
+				kFloat.score(z, kCodes, b.x, row, b.heads, 2, kSegments[0].steps)
+			case keyScaled:
+				kFloat.score(z, kCodes, b.q, row, b.heads, 2, kSegments[0].steps)
+				w.d.codec.multiplyColumns(z[:b.heads*pageTokens], z[:b.heads*pageTokens], w.kScale[:pageTokens], pageTokens)
 			case keyHalf:
 				kTiles.scoreHalf(z, kCodes, b.coef, row, b.bias, b.unit, kMeta, b.heads, 2, kSegments[0].steps, 0)
 				for i := 1; i < len(kSegments); i++ {
@@ -505,11 +543,14 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 				w.mask(b, low, pageTokens)
 			}
 			switch vPath {
-			case valueFloat:
+			case valueFloat, valueScaled:
 				kern.softmax(z, b.top, r, b.sum, b.heads)
+				if vPath == valueScaled {
+					w.d.codec.multiplyColumns(z[:b.heads*pageTokens], z[:b.heads*pageTokens], w.vScale[:pageTokens], pageTokens)
+				}
 				for i := range vSegments {
 					s := &vSegments[i]
-					kern.f16.value(b.o[s.lane*headBlock:], vCodes[s.codes:], z, pageTokens, r, b.heads, s.lanes, s.blocks, s.steps)
+					vFloat.value(b.o[outputAt(s.lane):], vCodes[s.codes:], z, pageTokens, r, b.heads, s.lanes, s.blocks, s.steps)
 				}
 				continue
 			case valueSets, valueChannel:
@@ -535,7 +576,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			}
 			for i := range vSegments {
 				s := &vSegments[i]
-				vTiles.value(b.o[s.lane*headBlock:], vCodes[s.codes:], coef, valuePlane, bias, r, unit, b.heads, s.lanes, s.blocks, s.steps, 0)
+				vTiles.value(b.o[outputAt(s.lane):], vCodes[s.codes:], coef, valuePlane, bias, r, unit, b.heads, s.lanes, s.blocks, s.steps, 0)
 			}
 		}
 	}
@@ -562,11 +603,11 @@ func (w *decodeWorker) valueSets(b *blockState, f Format, halves bool, meta, cod
 			default:
 				kern.fold(w.vCoef, valuePlane, w.vUnit, w.vBias, w.z, pageTokens, w.vScale[at:], planeLimit, int(f.centre()), b.heads, pageTokens)
 			}
-			if f.Zero == ZeroAsym {
+			if f.shifted() {
 				kern.laneDot(b.offsets[set*headBlock*laneWidth:], w.z, pageTokens, w.vOffset[at:at+pageTokens], w.r, b.heads, pageTokens)
 			}
 		}
-		w.vTiles.value(b.o[s.lane*headBlock:], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
+		w.vTiles.value(b.o[outputAt(s.lane):], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
 	}
 }
 
@@ -601,9 +642,12 @@ func (w *decodeWorker) valueChannels(b *blockState, v *side, codes []byte) {
 		if s.group > 0 {
 			r = w.ones
 		}
-		kern.accumulateScaled(b.o[s.lane*headBlock:], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
+		kern.accumulateScaled(b.o[outputAt(s.lane):], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
 	}
 }
+
+// outputAt is where the outputs of blocks of lanes begin.
+func outputAt(lane int) int { return lane/valueRow*valueBlock + lane%valueRow }
 
 func (b *blockState) reset() {
 	for i := range b.top {
@@ -621,7 +665,7 @@ func (w *decodeWorker) foldQueries(h int) {
 	d := w.d
 	scale := float32(d.options.Scale * log2e)
 	dim := d.shape.DimK
-	folds := !w.rows && d.cache.pages > 0
+	folds := d.cache.pages > 0
 	if v := &d.cache.v; folds && v.whole && v.format.Zero == ZeroPoint && v.format.Share != ShareChannel {
 		for i := range w.vCentre {
 			w.vCentre[i] = int32(d.cache.heads[h].vOffset[0])
@@ -633,14 +677,28 @@ func (w *decodeWorker) foldQueries(h int) {
 			q := d.q[(h*d.grouped+i*headBlock+j)*dim:][:dim]
 			w.kern.multiply(b.q[j*w.row:][:dim], q, scale)
 		}
-		if !folds || w.k.store == storeF16 {
+		s, hd := &d.cache.k, &d.cache.heads[h]
+		if folds && s.expand == toHalves && s.whole {
+			for j := range b.heads {
+				w.scaleQuery(b.x[j*w.row:][:dim], b.q[j*w.row:][:dim], s, hd)
+			}
+		}
+		if !folds || !w.k.store.integer() {
 			continue
 		}
-		s, hd := &d.cache.k, &d.cache.heads[h]
 		if s.format.Share == ShareChannel && s.format.Group > 0 {
 			continue // folded page by page
 		}
 		w.foldWhole(b, s, hd)
+	}
+}
+
+// scaleQuery multiplies a query with the scales that all pages of a head share.
+func (w *decodeWorker) scaleQuery(dst, q []float32, s *side, hd *head) {
+	if s.format.Share == ShareChannel {
+		w.d.codec.multiplyColumns(dst, q, hd.kScale[:len(q)], len(q))
+	} else {
+		w.kern.multiply(dst, q, hd.kScale[0])
 	}
 }
 
@@ -746,7 +804,7 @@ func sumBias(parts []int32, n int) int32 {
 // planeLimitOf is the largest multiplicand over a reduction of n codes: n codes of
 // the full range must not leave 32 bits.
 func planeLimitOf(f Format, n int) float32 {
-	return float32(min(planeLimit, math.MaxInt32/(n*(1<<f.Bits-1))))
+	return float32(min(planeLimit, math.MaxInt32/(n*f.top())))
 }
 
 // centredOffset is what is added to scale·(field − centre).
@@ -757,30 +815,55 @@ func centredOffset(scale, offset float32, f Format) float32 {
 	return float32(scale*float32(f.centre())) + offset
 }
 
-// readMeta widens a page's metadata: scales, the centred offsets of ZeroAsym and
-// ZeroPoint, and for ZeroPoint the biases as integers.
-func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, weight []int32) {
-	if s.metaSize() == 2 {
-		w.kern.widen(scale[:s.n], meta)
-	} else {
-		copy(scale[:s.n], floatsOf(meta[:4*s.n]))
+// readMeta widens a page's metadata: scales times factor; the offsets that bring the
+// other zero forms to the centre; and for ZeroPoint the biases as integers.
+func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, weight []int32, factor float32) {
+	scale, at := scale[:s.n], meta[s.offsetsAt:]
+	switch s.format.Meta {
+	case MetaF16:
+		w.kern.widen(scale, meta)
+	case MetaE8M0:
+		w.kern.widenE8M0(scale, meta)
+	case MetaE4M3:
+		w.d.codec.fromE4M3(scale, meta[:s.n])
+	default:
+		copy(scale, floatsOf(meta[:4*s.n]))
 	}
-	at := meta[s.offsetsAt:]
-	switch s.offsetBytes {
-	case 0:
+	if factor != 1 {
+		w.kern.multiply(scale, scale, factor)
+	}
+	offset = offset[:s.n]
+	switch s.format.Zero {
+	case ZeroSym:
 		return
-	case 1:
+	case ZeroPoint:
 		for i, b := range at[:s.n] {
 			weight[i] = int32(b)
 			offset[i] = float32(scale[i] * float32(s.format.centre()-int32(b)))
 		}
 		return
-	case 2:
-		w.kern.widen(offset[:s.n], at)
-	default:
-		copy(offset[:s.n], floatsOf(at[:4*s.n]))
+	case ZeroFar:
+		for i := range offset {
+			bias := int16(binary.LittleEndian.Uint16(at[2*i:]))
+			offset[i] = float32(scale[i] * float32(s.format.centre()-int32(bias)))
+		}
+		return
+	case ZeroMiddle:
+		w.kern.multiply(offset, scale, 0.5)
+		return
 	}
-	w.kern.merge(offset[:s.n], scale[:s.n], 1, float32(s.format.centre()))
+	if s.offsetBytes == 2 {
+		w.kern.widen(offset, at)
+	} else {
+		copy(offset, floatsOf(at[:4*s.n]))
+	}
+	if s.format.centre() != 0 {
+		w.kern.merge(offset, scale, 1, float32(s.format.centre()))
+	}
+}
+
+func bytesOf(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
 func floatsOf(b []byte) []float32 {
@@ -849,7 +932,7 @@ func (w *decodeWorker) floatPage(b *blockState, tileK, tileV []byte, low, high i
 	w.kern.softmax(w.z, b.top, w.r, b.sum, b.heads)
 	for i := range w.tv.segments {
 		s := &w.tv.segments[i]
-		w.kern.f32.value(b.o[s.lane*headBlock:], tileV[s.codes:], w.z, pageTokens, w.r, b.heads, s.lanes, s.blocks, s.steps)
+		w.kern.f32.value(b.o[outputAt(s.lane):], tileV[s.codes:], w.z, pageTokens, w.r, b.heads, s.lanes, s.blocks, s.steps)
 	}
 }
 
@@ -868,7 +951,7 @@ func (w *decodeWorker) finish(h, chunk int, hd *head) {
 			for c := 0; c < lanes; c += valueRow {
 				copy(o[c:], b.o[c*headBlock+j*valueRow:][:valueRow])
 			}
-			if hd != nil && !w.rows && w.v.store != storeF16 {
+			if v := &d.cache.v; hd != nil && v.format.scaled() && v.expand != toValues {
 				w.unscale(o, b, j, p.sum, hd)
 			}
 		}
@@ -879,7 +962,7 @@ func (w *decodeWorker) finish(h, chunk int, hd *head) {
 func (w *decodeWorker) unscale(o []float32, b *blockState, j int, sum float32, hd *head) {
 	f := w.d.v
 	switch {
-	case f.Share == ShareToken && f.Zero == ZeroAsym:
+	case f.Share == ShareToken && f.shifted():
 		for i := range w.v.segments {
 			s := &w.v.segments[i]
 			add := sumLanes(b.offsets[(s.set*headBlock)*laneWidth+j*laneWidth:])
@@ -931,26 +1014,5 @@ func (w *decodeWorker) mergeHead(h int) {
 			w.kern.merge(acc, d.outputs[at:at+lanes], 1, factor)
 		}
 		w.kern.divide(d.out[j*d.shape.DimV:][:d.shape.DimV], acc[:d.shape.DimV], sum)
-	}
-}
-
-// unpack decodes page p of a head into the worker's float32 tiles.
-func (c *Cache) unpack(w *decodeWorker, h *head, p int) {
-	kMeta, vMeta, kCodes, vCodes := c.page(h, p)
-	w.unpackSide(&c.k, &w.tk, w.tileK, kMeta, kCodes, h.kScale, h.kOffset, w.kScale, w.kOffset, p)
-	w.unpackSide(&c.v, &w.tv, w.tileV, vMeta, vCodes, h.vScale, h.vOffset, w.vScale, w.vOffset, p)
-}
-
-func (w *decodeWorker) unpackSide(s *side, tiles *layout, dst, meta, codes []byte, wholeScale, wholeOffset, scale, offset []float32, p int) {
-	if s.whole {
-		scale, offset = wholeScale, wholeOffset
-	}
-	for i := range s.n {
-		scale[i], offset[i] = s.metaValue(meta, i)
-	}
-	row := w.line[:s.dim]
-	for t := range pageTokens {
-		s.unpackRow(row, codes, scale, offset, p, t, &w.scratch)
-		putRow(dst, tiles, s.key, t, row)
 	}
 }

@@ -174,6 +174,21 @@ func valueF16x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float
 //go:noescape
 func valueF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreBF16x1x2AVX512 is scoreBF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x1x1AVX512 is valueBF16 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x1x2AVX512 is valueBF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x1x2AVX2 is scoreF32 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -203,6 +218,21 @@ func valueF16x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32
 //
 //go:noescape
 func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreBF16x1x2AVX2 is scoreBF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x1x1AVX2 is valueBF16 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x1x2AVX2 is valueBF16 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x2x1AVX512 is tile8 for 2 query heads and blocks of 16 lanes.
 //
@@ -374,6 +404,21 @@ func valueF16x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float
 //go:noescape
 func valueF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreBF16x2x2AVX512 is scoreBF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x2x1AVX512 is valueBF16 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x2x2AVX512 is valueBF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x2x2AVX2 is scoreF32 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -403,6 +448,21 @@ func valueF16x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32
 //
 //go:noescape
 func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreBF16x2x2AVX2 is scoreBF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x2x1AVX2 is valueBF16 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x2x2AVX2 is valueBF16 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x3x1AVX512 is tile8 for 3 query heads and blocks of 16 lanes.
 //
@@ -574,6 +634,21 @@ func valueF16x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float
 //go:noescape
 func valueF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreBF16x3x2AVX512 is scoreBF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x3x1AVX512 is valueBF16 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x3x2AVX512 is valueBF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x3x2AVX2 is scoreF32 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -603,6 +678,21 @@ func valueF16x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32
 //
 //go:noescape
 func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreBF16x3x2AVX2 is scoreBF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x3x1AVX2 is valueBF16 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x3x2AVX2 is valueBF16 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x4x1AVX512 is tile8 for 4 query heads and blocks of 16 lanes.
 //
@@ -774,6 +864,21 @@ func valueF16x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float
 //go:noescape
 func valueF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreBF16x4x2AVX512 is scoreBF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x4x1AVX512 is valueBF16 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x4x2AVX512 is valueBF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x4x2AVX2 is scoreF32 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -803,6 +908,21 @@ func valueF16x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32
 //
 //go:noescape
 func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreBF16x4x2AVX2 is scoreBF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueBF16x4x1AVX2 is valueBF16 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueBF16x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueBF16x4x2AVX2 is valueBF16 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // softmaxx1AVX512 is softmax for 1 query heads; m, r and units have room for four.
 //

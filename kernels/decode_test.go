@@ -13,7 +13,7 @@ import (
 func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded, []float64) {
 	var e Encoded
 	x := make([]float64, tokens*dim)
-	if !f.scaled() && f.Codec != CodecRows {
+	if !f.scaled() {
 		e.Values = make([]float32, len(x))
 		for i := range x {
 			v := float32(r.NormFloat64() * size)
@@ -27,59 +27,82 @@ func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded,
 		}
 		return e, x
 	}
-	if f.Codec == CodecRows {
-		for t := range tokens {
-			row := make([]byte, f.Rows.RowBytes())
-			scale := math.Ldexp(1+r.Float64(), -6)
-			PutF16(row, float32(scale))
-			for c := range dim {
-				code := int8(r.IntN(255) - 127)
-				row[2+c] = byte(code)
-				x[t*dim+c] = float64(GetF16(row)) * float64(code)
-			}
-			e.Fields = append(e.Fields, row...)
-		}
-		return e, x
-	}
 	e.Fields = make([]uint8, len(x))
 	e.Scales = make([]float32, f.scales(tokens, dim))
-	q := float64(int(1)<<f.Bits-1) / 2
-	if f.Codec != CodecInt {
-		q = 100
+	top := 1<<f.elementBits() - 1
+	q := float64(top) / 2
+	size /= 2.5
+	var book []float64
+	switch f.Codec {
+	case CodecE4M3, CodecE5M2:
+		size /= 100
+	case CodecInt:
+		size /= q
+	case CodecLevels:
+		size /= 60
+		for _, v := range f.Levels {
+			book = append(book, float64(v))
+		}
+	case CodecBook:
+		for range 1 << f.Bits {
+			e.Book = append(e.Book, float32(2*r.Float64()-1))
+			book = append(book, float64(e.Book[len(e.Book)-1]))
+		}
+	}
+	factor := 1.0
+	if f.Meta > MetaF32 {
+		factor = math.Ldexp(1+r.Float64(), r.IntN(9)-4)
+		e.Factor = float32(factor)
+		factor = float64(e.Factor)
 	}
 	for i := range e.Scales {
-		e.Scales[i] = fromF16(f16(float32(size * 2.5 / q * math.Exp(r.NormFloat64()*0.5))))
-		if f.Codec != CodecInt {
+		scale := size * math.Exp(r.NormFloat64()*0.5) / factor
+		switch f.Meta {
+		case MetaE8M0:
+			e.Scales[i] = float32(math.Exp2(math.Round(math.Log2(scale))))
+		case MetaE4M3:
+			e.Scales[i] = GetE4M3(E4M3(float32(scale)))
+		default:
+			e.Scales[i] = fromF16(f16(float32(scale)))
+		}
+		if f.Codec < CodecInt {
 			continue
 		}
-		if f.Zero == ZeroSym && f.Share == ShareToken && r.IntN(2) == 0 {
+		if f.Meta <= MetaF32 && f.Zero == ZeroSym && f.Share == ShareToken && r.IntN(2) == 0 {
 			e.Scales[i] = -e.Scales[i] // as q4_0 has them
 		}
 		switch f.Zero {
 		case ZeroAsym:
-			e.Offsets = append(e.Offsets, fromF16(f16(float32(-2.5*size*(1+0.3*r.NormFloat64())))))
+			e.Offsets = append(e.Offsets, fromF16(f16(float32(-2.5*size*q*(1+0.3*r.NormFloat64())))))
 		case ZeroPoint:
 			e.Offsets = append(e.Offsets, float32(r.IntN(1<<f.Bits)))
+		case ZeroFar:
+			e.Offsets = append(e.Offsets, float32(r.IntN(3<<f.Bits)-1<<f.Bits))
 		}
 	}
 	for i := range x {
-		top := 1 << f.elementBits()
-		field := uint8(min(max(int(q+r.NormFloat64()*q/2.5), 0), top-1))
+		field := uint8(min(max(int(q+r.NormFloat64()*q/2.5), 0), top))
 		if f.Codec == CodecE4M3 || f.Codec == CodecE5M2 {
 			field &= 0xbb // no NaN or infinity
 		}
 		u := unitOf(f, tokens, dim, i/dim, i%dim)
-		scale := float64(e.Scales[u])
+		scale := float64(e.Scales[u]) * factor
 		e.Fields[i] = field
 		switch {
 		case f.Codec == CodecE4M3:
 			x[i] = scale * float8(field, 4, 7)
 		case f.Codec == CodecE5M2:
 			x[i] = scale * float8(field, 5, 15)
+		case book != nil:
+			if x[i] = scale * book[field]; f.Zero == ZeroAsym {
+				x[i] += float64(e.Offsets[u])
+			}
 		case f.Zero == ZeroSym:
 			x[i] = scale * (float64(field) - float64(int(1)<<(f.Bits-1)))
 		case f.Zero == ZeroAsym:
 			x[i] = scale*float64(field) + float64(e.Offsets[u])
+		case f.Zero == ZeroMiddle:
+			x[i] = scale * (float64(field) - q)
 		default:
 			x[i] = scale * (float64(field) - float64(e.Offsets[u]))
 		}
@@ -217,19 +240,15 @@ func relativeRMS(got []float32, want []float64) float64 {
 }
 
 func (f Format) String() string {
-	name := []string{"f32", "f16", "bf16", "e4m3", "e5m2", fmt.Sprintf("int%d", f.Bits), "rows"}[f.Codec]
-	if f.Codec == CodecInt {
-		name += []string{"", "-asym", "-zp"}[f.Zero]
-	}
+	name := []string{"f32", "f16", "bf16", "e4m3", "e5m2", fmt.Sprintf("int%d", f.Bits), "levels", fmt.Sprintf("book%d", f.Bits)}[f.Codec]
+	name += []string{"", "-asym", "-zp", "-far", "-middle"}[f.Zero]
 	if f.scaled() {
 		name += "-" + []string{"tensor", "head", "token", "channel"}[f.Share]
 		if f.Group > 0 {
 			name += fmt.Sprintf("/%d", f.Group)
 		}
 	}
-	if f.Meta == MetaF32 {
-		name += "@f32"
-	}
+	name += []string{"", "@f32", "@e8m0", "@e4m3"}[f.Meta]
 	if f.Sink > 0 {
 		name += fmt.Sprintf("+sink%d", f.Sink)
 	}
@@ -239,37 +258,51 @@ func (f Format) String() string {
 	return name
 }
 
-// halfRows is a format of its own: a float16 that counts halves, then bytes.
-type halfRows struct{ dim int }
+// uneven are 16 integers that are not evenly spaced.
+var uneven = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
-func (h *halfRows) RowBytes() int { return 2 + h.dim }
-
-func (h *halfRows) DecodeRow(dst []float32, row []byte) {
-	scale := GetF16(row)
-	for i := range dst {
-		dst[i] = scale * float32(int8(row[2+i]))
-	}
-}
-
-// everyFormat lists what a side can be: each sharing in each zero form for int8
-// and int4, with the groups that have fused kernels and some that have not.
+// everyFormat lists what a side can be: each sharing in each zero form for all widths,
+// with groups that integer tiles read and some that they do not.
 func everyFormat() []Format {
-	formats := []Format{{Codec: CodecF32}, {Codec: CodecF16}, {Codec: CodecBF16}, {Codec: CodecE4M3, Share: ShareHead}, {Codec: CodecE5M2, Share: ShareToken}}
-	for _, bits := range []int{8, 4} {
+	formats := []Format{{Codec: CodecF32}, {Codec: CodecF16}, {Codec: CodecBF16}}
+	sharings := []Format{{Share: ShareTensor}, {Share: ShareHead}, {Share: ShareToken}, {Share: ShareChannel},
+		{Share: ShareToken, Group: 16}, {Share: ShareToken, Group: 32}, {Share: ShareToken, Group: 64}, {Share: ShareToken, Group: 7},
+		{Share: ShareChannel, Group: 32}, {Share: ShareChannel, Group: 64}, {Share: ShareChannel, Group: 128}, {Share: ShareChannel, Group: 96},
+		{Share: ShareChannel, Group: 7}, {Share: ShareChannel, Group: 1000}}
+	for _, bits := range []int{8, 4, 2, 3, 5, 6, 7} {
 		for zero := ZeroSym; zero <= ZeroPoint; zero++ {
-			for _, s := range []Format{{Share: ShareTensor}, {Share: ShareHead}, {Share: ShareToken}, {Share: ShareChannel},
-				{Share: ShareToken, Group: 16}, {Share: ShareToken, Group: 32}, {Share: ShareToken, Group: 64}, {Share: ShareToken, Group: 7},
-				{Share: ShareChannel, Group: 32}, {Share: ShareChannel, Group: 64}, {Share: ShareChannel, Group: 128}, {Share: ShareChannel, Group: 7}, {Share: ShareChannel, Group: 1000}} {
-				s.Codec, s.Bits, s.Zero = CodecInt, bits, zero
-				formats = append(formats, s)
+			for i, s := range sharings {
+				if s.Codec, s.Bits, s.Zero = CodecInt, bits, zero; bits == 4 || bits == 8 || (bits+i)%3 == 0 || s.Group == 32 {
+					formats = append(formats, s)
+				}
 			}
 		}
 	}
-	formats = append(formats,
+	for _, s := range sharings {
+		for _, codec := range []Codec{CodecE4M3, CodecE5M2} {
+			s.Codec = codec
+			formats = append(formats, s)
+		}
+		for bits := 2; bits <= 4; bits++ {
+			s.Codec, s.Bits = CodecBook, bits
+			s.Zero = []Zero{ZeroSym, ZeroAsym}[bits%2]
+			formats = append(formats, s)
+		}
+	}
+	for _, group := range []int{0, 16, 32, 64, 5} {
+		for bits := 2; bits <= 8; bits++ {
+			formats = append(formats,
+				Format{Codec: CodecInt, Bits: bits, Share: ShareToken, Group: group, Zero: ZeroFar},
+				Format{Codec: CodecInt, Bits: bits, Share: ShareToken, Group: group, Zero: ZeroMiddle})
+		}
+		for _, meta := range []Meta{MetaF16, MetaF32, MetaE8M0, MetaE4M3} {
+			formats = append(formats, Format{Codec: CodecLevels, Share: ShareToken, Group: group, Meta: meta, Levels: &uneven})
+		}
+	}
+	return append(formats,
 		Format{Codec: CodecInt, Bits: 8, Share: ShareToken, Meta: MetaF32},
 		Format{Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 32, Zero: ZeroAsym, Meta: MetaF32},
-		Format{Codec: CodecInt, Bits: 5, Share: ShareToken}, Format{Codec: CodecInt, Bits: 3, Share: ShareToken, Group: 32, Zero: ZeroAsym})
-	return formats
+		Format{Codec: CodecE4M3, Share: ShareToken, Meta: MetaF32})
 }
 
 // errorLimit is the pooled relative error of a decode step that kernels.md allows.
@@ -277,6 +310,9 @@ const errorLimit = 2e-4
 
 // vectorLimit is what it allows one output vector, where pooling does not help.
 const vectorLimit = 1e-3
+
+// fuses says whether the tiles that read a side may fuse a product and a sum.
+func fuses(s *side) bool { return s.layout.store == storeF16 || s.layout.store == storeBF16 }
 
 // check runs the case on every backend and for 1 and 3 threads: within the limit of
 // float64 attention everywhere, and the same bits everywhere unless a side is float16.
@@ -288,7 +324,7 @@ func (x *decodeCase) check(t *testing.T, limit float64) float64 {
 	defer Use(before)
 	var worst float64
 	var first []float32
-	exact := x.k.Codec != CodecF16 && x.v.Codec != CodecF16
+	exact := !fuses(&x.cache.k) && !fuses(&x.cache.v)
 	for _, isa := range Available() {
 		if err := Use(isa); err != nil {
 			t.Fatal(err)
@@ -319,7 +355,7 @@ func TestDecodeFormats(t *testing.T) {
 	shape := CacheShape{Heads: 2, DimK: 64, DimV: 64, Tokens: 300}
 	other := Format{Codec: CodecInt, Bits: 8, Share: ShareToken}
 	var worst float64
-	for i, f := range append(everyFormat(), Format{Codec: CodecRows, Rows: &halfRows{64}}) {
+	for i, f := range everyFormat() {
 		for side := range 2 {
 			k, v := f, other
 			if side == 1 {
@@ -342,6 +378,12 @@ func TestDecodeShapes(t *testing.T) {
 		{{Codec: CodecInt, Bits: 8, Share: ShareToken, Group: 32, Zero: ZeroAsym}, {Codec: CodecInt, Bits: 4, Share: ShareToken, Group: 32, Zero: ZeroAsym}},
 		{{Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 32, Zero: ZeroPoint}, {Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 32, Zero: ZeroAsym}},
 		{{Codec: CodecInt, Bits: 4, Share: ShareChannel, Group: 128}, {Codec: CodecInt, Bits: 4, Share: ShareChannel, Zero: ZeroPoint}},
+		{{Codec: CodecInt, Bits: 2, Share: ShareChannel, Group: 32, Zero: ZeroAsym}, {Codec: CodecInt, Bits: 3, Share: ShareToken, Group: 32, Zero: ZeroAsym}},
+		{{Codec: CodecLevels, Share: ShareToken, Group: 16, Meta: MetaE4M3, Levels: &uneven}, {Codec: CodecLevels, Share: ShareToken, Group: 16, Meta: MetaE8M0, Levels: &uneven}},
+		{{Codec: CodecBF16}, {Codec: CodecInt, Bits: 6, Share: ShareToken}},
+		{{Codec: CodecE4M3, Share: ShareTensor}, {Codec: CodecE5M2, Share: ShareToken}},
+		{{Codec: CodecBook, Bits: 4, Share: ShareToken}, {Codec: CodecBook, Bits: 3, Share: ShareToken, Zero: ZeroAsym, Group: 64}},
+		{{Codec: CodecF32}, {Codec: CodecE4M3, Share: ShareChannel, Meta: MetaF32}},
 	}
 	var worst float64
 	run := func(seed int, shape CacheShape, tokens, queryHeads, window int) {

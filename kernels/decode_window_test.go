@@ -82,8 +82,8 @@ func TestDecodeWindows(t *testing.T) {
 		// Blocks that start nowhere together, blocks across pages, and other widths.
 		{with(int8, ShareChannel, 32, ZeroSym, 4, 32), with(int8, ShareChannel, 32, ZeroSym, 8, 32), false},
 		{with(int8, ShareChannel, 7, ZeroAsym, 5, 21), with(int4, ShareToken, 7, ZeroSym, 0, 0), false},
-		{with(Format{Codec: CodecInt, Bits: 2}, ShareChannel, 32, ZeroAsym, 1, 128), with(Format{Codec: CodecInt, Bits: 2}, ShareToken, 32, ZeroAsym, 0, 128), false},
-		{Format{Codec: CodecE4M3, Share: ShareToken, Sink: 4}, Format{Codec: CodecBF16, Recent: 9}, false},
+		{with(Format{Codec: CodecInt, Bits: 2}, ShareChannel, 32, ZeroAsym, 1, 128), with(Format{Codec: CodecInt, Bits: 2}, ShareToken, 32, ZeroAsym, 0, 128), true},
+		{Format{Codec: CodecE4M3, Share: ShareToken, Sink: 4}, Format{Codec: CodecBF16, Recent: 9}, true},
 	} {
 		for j, tokens := range []int{1, 3, 4, 31, 63, 64, 100, 127, 128, 129, 191, 192, 193, 256, 260, 384, 1300} {
 			seed := uint64(i*100 + j)

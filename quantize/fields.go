@@ -11,8 +11,8 @@ import "kvq/kernels"
 func (e *Encoded) CodedRows() (first, end int) { return e.rows() }
 
 // Fields unpacks the codes of rows [row, row+len(dst)/Dim), counted from the
-// first coded row, one byte each. Only for Integer formats; the codes of 8-bit
-// floats are bytes already.
+// first coded row, one byte each. Only for Integer and Codebook formats; the codes of
+// 8-bit floats are bytes already.
 func (e *Encoded) Fields(dst []uint8, row int) {
 	width := e.Scheme.codeBytes(e.Dim)
 	unpackRows(dst, e.Codes[row*width:(row+len(dst)/e.Dim)*width], e.Dim, e.Scheme.Format.Bits)

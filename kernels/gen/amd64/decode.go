@@ -130,10 +130,10 @@ func decode() {
 			}
 		}
 		for _, w := range []tier{avx512, avx2} {
-			for _, half := range []bool{false, true} {
-				tileFloat(w, false, half, heads, 2)
-				tileFloat(w, true, half, heads, 1)
-				tileFloat(w, true, half, heads, 2)
+			for _, kind := range []string{"F32", "F16", "BF16"} {
+				tileFloat(w, false, kind, heads, 2)
+				tileFloat(w, true, kind, heads, 1)
+				tileFloat(w, true, kind, heads, 2)
 			}
 		}
 	}
@@ -485,13 +485,13 @@ func tileAVX2(e end, bits, heads, lines int) {
 	RET()
 }
 
-// tileFloat multiplies lines of float16 (fused) or float32 (product rounded first)
-// with float rows: scores, or with r the outputs o = o·r + sum. AVX2 has registers
+// tileFloat multiplies lines of float16 or bfloat16 (fused) or of float32 (product
+// rounded first) with float rows: scores, or with r the outputs o = o·r + sum. AVX2 has registers
 // for 16 lanes of four heads at a time.
-func tileFloat(w tier, value, half bool, heads, lines int) {
-	kind, size, use := "F32", 4, "score"
-	if half {
-		kind, size = "F16", 2
+func tileFloat(w tier, value bool, kind string, heads, lines int) {
+	size, use := 2, "score"
+	if kind == "F32" {
+		size = 4
 	}
 	params, outBytes := "x *float32, row int", scoreBytes
 	if value {
@@ -538,9 +538,13 @@ func tileFloat(w tier, value, half bool, heads, lines int) {
 					c := w.lanes()
 					for i := range c {
 						m := Mem{Base: line, Disp: (first+l)*16*size + i*w.bytes()*size/4}
-						if half {
+						switch kind {
+						case "F16":
 							VCVTPH2PS(m, c[i])
-						} else {
+						case "BF16":
+							VPMOVZXWD(m, c[i])
+							VPSLLD(Imm(16), c[i], c[i])
+						default:
 							VMOVUPS(m, c[i])
 						}
 					}
@@ -550,7 +554,7 @@ func tileFloat(w tier, value, half bool, heads, lines int) {
 					factor := w.splat(rows.at(h, 0))
 					for l := range together {
 						for i, c := range code[l] {
-							if half {
+							if kind != "F32" {
 								VFMADD231PS(factor, c, acc[h][l][i])
 								continue
 							}

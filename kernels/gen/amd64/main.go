@@ -22,6 +22,7 @@ import (
 var areas = map[string]func(){
 	"codec":  codec,
 	"decode": decode,
+	"expand": expand,
 	"metric": metric,
 }
 

@@ -1,0 +1,107 @@
+//go:build unix
+
+package kernels
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestExpandKernels runs what widens codes, on every backend, over every code, on buffers
+// that end, and then begin, at a page that cannot be touched. What the codes are is known.
+func TestExpandKernels(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	for _, guardHead := range []bool{false, true} {
+		floats := func(n int) []float32 { return guardedFloats(t, n, guardHead) }
+		eachBackend(t, func(t *testing.T) {
+			k := &active.Load().decode
+			levels := [16]uint8{}
+			book := (*[16]float32)(floats(16))
+			for i := range levels {
+				levels[i], book[i] = uint8(r.Uint32()), float32(r.NormFloat64())
+			}
+			for _, chunks := range []int{1, 2, 5} {
+				n := chunks * chunkCodes
+				for bits := 2; bits <= 7; bits++ {
+					codes := make([]byte, n)
+					for i := range codes {
+						codes[i] = byte(r.Uint32()) & (1<<bits - 1)
+					}
+					src, dst := guarded(t, n/8*bits, guardHead), guarded(t, n, guardHead)
+					packPlanes(src, codes, bits)
+					k.expand(dst, src, bits)
+					if !slices.Equal(dst, codes) {
+						t.Fatalf("expand: %d bits, %d chunks differ", bits, chunks)
+					}
+					if bits > 4 {
+						continue
+					}
+					values := floats(n)
+					k.lookUp(values, codes, book)
+					for i, c := range codes {
+						if values[i] != book[c] {
+							t.Fatalf("lookUp: code %d is %v, want %v", c, values[i], book[c])
+						}
+					}
+					if bits < 4 {
+						continue
+					}
+					k.expandLevels(dst, src, &levels)
+					for i, c := range codes {
+						if dst[i] != levels[c] {
+							t.Fatalf("expandLevels: code %d is %d, want %d", c, dst[i], levels[c])
+						}
+					}
+				}
+			}
+			for _, n := range []int{64, 256, 320} {
+				src, dst := guarded(t, n, guardHead), guarded(t, 2*n, guardHead)
+				for i := range src {
+					src[i] = byte(i)
+				}
+				k.expandE4M3(dst, src)
+				for i, c := range src {
+					if got, want := float64(GetF16(dst[2*i:]))*256, float8(c, 4, 7); got != want && c&0x7f != 0x7f {
+						t.Fatalf("expandE4M3: %#x is %v, want %v", c, got, want)
+					}
+				}
+				k.expandE5M2(dst, src)
+				for i, c := range src {
+					if got, want := float64(GetF16(dst[2*i:])), float8(c, 5, 15); got != want && c&0x7c != 0x7c {
+						t.Fatalf("expandE5M2: %#x is %v, want %v", c, got, want)
+					}
+				}
+				exponents := floats(n)
+				k.widenE8M0(exponents, src)
+				for i, c := range src {
+					if want := math.Ldexp(1, int(c)-127); float64(exponents[i]) != want && c != 0 && c != 255 {
+						t.Fatalf("widenE8M0: %d is %v, want %v", c, exponents[i], want)
+					}
+				}
+			}
+			for _, lanes := range []int{laneWidth, blockWide} {
+				for _, steps := range []int{1, 3, 64} {
+					x, scale, offset := floats(lanes*steps), floats(max(lanes, steps)), floats(max(lanes, steps))
+					for i := range x {
+						x[i] = float32(r.NormFloat64())
+					}
+					for i := range scale {
+						scale[i], offset[i] = float32(r.NormFloat64()), float32(r.NormFloat64())
+					}
+					want := slices.Clone(x)
+					for i, v := range want {
+						want[i] = float32(v*scale[i%lanes]) + offset[i%lanes]
+						want[i] = float32(want[i]*scale[i/lanes]) + offset[i/lanes]
+					}
+					k.scaleLanes(x, scale, offset, lanes)
+					k.scaleSteps(x, scale, offset, lanes)
+					if !slices.Equal(x, want) {
+						t.Fatalf("scale: %d lanes, %d steps differ", lanes, steps)
+					}
+				}
+			}
+		})
+	}
+}

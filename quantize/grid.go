@@ -1,0 +1,184 @@
+package quantize
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+
+	"kvq/kernels"
+)
+
+// A grid says how a Block format's codes become values, which is how a paged cache
+// stores them: scales of their own type, and codes for integers or for a few floats.
+type grid struct {
+	cache  kernels.Format // scales per token and, with a Group, per so many channels
+	factor float32        // of the stored scales; 0: 1
+	book   func(bits, dim int) []float32
+	// fields unpacks the codes of a group. A block has its scales, then what else its
+	// metadata are, then the codes of its groups one after the other.
+	fields func(dst []uint8, codes []byte, bits int)
+}
+
+// e2m1Levels are twice the values of the 4-bit float's codes.
+var e2m1Levels = func() (levels [16]int8) {
+	for code, v := range e2m1 {
+		levels[code], levels[code|8] = int8(v), int8(-v)
+	}
+	return levels
+}()
+
+// iq4nlIntegers are the values of iq4_nl's codes.
+var iq4nlIntegers = func() (levels [16]int8) {
+	for code, v := range iq4nl {
+		levels[code] = int8(v)
+	}
+	return levels
+}()
+
+// grids are the grids of the Block formats.
+var grids = func() map[string]grid {
+	integers := func(bits, group int, zero kernels.Zero) kernels.Format {
+		return kernels.Format{Codec: kernels.CodecInt, Bits: bits, Zero: zero, Share: kernels.ShareToken, Group: group}
+	}
+	levels := func(of *[16]int8, group int, meta kernels.Meta) kernels.Format {
+		return kernels.Format{Codec: kernels.CodecLevels, Levels: of, Share: kernels.ShareToken, Group: group, Meta: meta}
+	}
+	row := integers(8, 0, kernels.ZeroSym)
+	row.Meta = kernels.MetaF32
+	all := map[string]grid{
+		"q8_0":     {cache: integers(8, 32, kernels.ZeroSym), fields: signedFields},
+		"q5_1":     {cache: integers(5, 32, kernels.ZeroAsym), fields: fifthFields},
+		"q5_0":     {cache: integers(5, 32, kernels.ZeroSym), fields: fifthFields},
+		"q4_1":     {cache: integers(4, 32, kernels.ZeroAsym), fields: halvesFields},
+		"q4_0":     {cache: integers(4, 32, kernels.ZeroSym), fields: halvesFields},
+		"q6_0":     {cache: integers(6, 32, kernels.ZeroSym), fields: pairFields},
+		"q8_kv":    {cache: row, fields: signedFields},
+		"iq4_nl":   {cache: levels(&iq4nlIntegers, 32, kernels.MetaF16), fields: halvesFields},
+		"nvfp4":    {cache: levels(&e2m1Levels, 16, kernels.MetaE4M3), factor: 0.5, fields: halvesFields},
+		"nvfp4-ts": {cache: levels(&e2m1Levels, 16, kernels.MetaE4M3), factor: 0.5, fields: halvesFields},
+		"mx16fp4":  {cache: levels(&e2m1Levels, 16, kernels.MetaE8M0), factor: 0.5, fields: orderedFields},
+	}
+	for _, name := range []string{"mxfp4", "mxfp4-ceil", "mxfp4-round"} {
+		all[name] = grid{cache: levels(&e2m1Levels, 32, kernels.MetaE8M0), factor: 0.5, fields: halvesFields}
+	}
+	for _, f := range formats {
+		switch strings.TrimRight(f.Name, "-nc0123456789") {
+		case "mlx":
+			all[f.Name] = grid{cache: integers(f.Bits, 64, kernels.ZeroAsym), fields: orderedFields}
+		case "quanto":
+			all[f.Name] = grid{cache: integers(f.Bits, 64, kernels.ZeroFar), fields: orderedFields}
+		case "mid":
+			all[f.Name] = grid{cache: integers(f.Bits, 32, kernels.ZeroMiddle), factor: float32(math.Ldexp(2, -f.Bits)), fields: orderedFields}
+		case "tq":
+			book := kernels.Format{Codec: kernels.CodecBook, Bits: f.Bits, Share: kernels.ShareToken}
+			all[f.Name] = grid{cache: book, book: turboCodebook, fields: orderedFields}
+		}
+	}
+	return all
+}()
+
+// signedFields are signed bytes.
+func signedFields(dst []uint8, codes []byte, _ int) {
+	for i := range dst {
+		dst[i] = codes[i] ^ 0x80
+	}
+}
+
+// halvesFields have the codes j and j+len(dst)/2 in one byte.
+func halvesFields(dst []uint8, codes []byte, _ int) {
+	half := len(dst) / 2
+	for j, b := range codes[:half] {
+		dst[j], dst[j+half] = b&15, b>>4
+	}
+}
+
+// fifthFields have the fifth bits of 32 codes in front.
+func fifthFields(dst []uint8, codes []byte, bits int) {
+	high := binary.LittleEndian.Uint32(codes)
+	halvesFields(dst, codes[4:], bits)
+	for j := range dst {
+		dst[j] |= uint8(high>>j&1) << 4
+	}
+}
+
+// pairFields have the upper two bits of 32 codes in front, as q6_0 does.
+func pairFields(dst []uint8, codes []byte, bits int) {
+	halvesFields(dst, codes[8:], bits)
+	for j := range 16 {
+		high := codes[j%8] >> (j / 8 * 4)
+		dst[j] |= high & 3 << 4
+		dst[j+16] |= high >> 2 & 3 << 4
+	}
+}
+
+// orderedFields lie one after the other, least significant bit first.
+func orderedFields(dst []uint8, codes []byte, bits int) {
+	kernels.Unpack(dst, codes[:kernels.PackedLen(len(dst), bits)], bits)
+}
+
+// BlockFormat says how a paged cache stores a Block format; false for the other classes.
+func (f *Format) BlockFormat() (kernels.Format, bool) {
+	g, ok := grids[f.Name]
+	return g.cache, ok
+}
+
+// Blocks takes a head in a Block format apart, as the cache of BlockFormat is filled.
+func (e *Encoded) Blocks(o *kernels.Encoded) {
+	f := e.Scheme.Format
+	g := grids[f.Name]
+	n := f.blockElements(e.Dim)
+	data, metadata := f.blockBytes(e.Dim)
+	group := g.cache.Group
+	if group == 0 {
+		group = n
+	}
+	groups := n / group
+	blocks := len(e.Codes) / (data + metadata)
+	o.Fields, o.Scales = resize(o.Fields, blocks*n), resize(o.Scales, blocks*groups)
+	if o.Offsets = o.Offsets[:0]; g.cache.Zero == kernels.ZeroAsym || g.cache.Zero == kernels.ZeroFar {
+		o.Offsets = resize(o.Offsets, len(o.Scales))
+	}
+	if o.Factor = g.factor; f.block.tensor && len(e.Scales) > 0 {
+		o.Factor *= math.Float32frombits(binary.LittleEndian.Uint32(e.Scales))
+	}
+	if g.book != nil {
+		o.Book = g.book(f.Bits, e.Dim)
+	}
+	for b := range blocks {
+		src := e.Codes[b*(data+metadata):][:data+metadata]
+		for i := range groups {
+			at := b*groups + i
+			o.Scales[at] = storedScale(src, i, g.cache.Meta)
+			switch g.cache.Zero {
+			case kernels.ZeroAsym:
+				o.Offsets[at] = kernels.GetF16(src[2:])
+			case kernels.ZeroFar:
+				o.Offsets[at] = float32(int16(binary.LittleEndian.Uint16(src[2:])))
+			}
+			g.fields(o.Fields[at*group:(at+1)*group], src[metadata+i*data/groups:], f.Bits)
+		}
+	}
+}
+
+// storedScale reads scale i of a block.
+func storedScale(src []byte, i int, meta kernels.Meta) float32 {
+	switch meta {
+	case kernels.MetaE8M0:
+		return e8m0(src[i])
+	case kernels.MetaE4M3:
+		return kernels.GetE4M3(src[i])
+	case kernels.MetaF32:
+		return math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+	}
+	return kernels.GetF16(src[2*i:])
+}
+
+// Book returns the values that the codes of a Codebook format stand for.
+func (e *Encoded) Book(dst []float32) []float32 {
+	if f := e.Scheme.Format; !f.learned {
+		return append(dst[:0], f.book...)
+	}
+	dst = resize(dst, len(e.Codebook)/codebookValueBytes)
+	kernels.FromF16(dst, e.Codebook)
+	return dst
+}
