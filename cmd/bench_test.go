@@ -45,7 +45,7 @@ func TestBench(t *testing.T) {
 				t.Errorf("%d bytes, want %d", r.CacheBytes, want)
 			}
 		}
-		fused := r.Scheme != "e4m3-raw" && kernels.Active() != kernels.Generic
+		fused := kernels.Active() != kernels.Generic
 		if (r.Path == "generic") == fused {
 			t.Errorf("%s ran %s", r.Scheme, r.Path)
 		}

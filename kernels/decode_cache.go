@@ -457,7 +457,7 @@ func (f Format) value(field uint8, scale, offset float32) float32 {
 	case f.Zero == ZeroPoint || f.Zero == ZeroFar:
 		return scale * (float32(field) - offset)
 	case f.Zero == ZeroMiddle:
-		return scale * (float32(field) - float32(f.top())/2)
+		return scale * (float32(2*int(field)-f.top()) / 2)
 	}
 	return scale * float32(int32(field)-f.centre())
 }
