@@ -237,3 +237,11 @@ func TestRecurrentStateTypes(t *testing.T) {
 		}
 	}
 }
+
+// TestIncomplete holds that a convolution of unknown width is said to be missing.
+func TestIncomplete(t *testing.T) {
+	m := Model{Name: "X", States: []State{{Kind: "mamba2", Layers: 3, SSMElements: 8, SSMBytes: 2}, {Kind: "lightning", Layers: 2, SSMElements: 8, SSMBytes: 2}}}
+	if got := m.Incomplete(); len(got) != 1 || got[0] != "X: the convolution state of 3 mamba2 layers is not known and not counted" {
+		t.Errorf("%q", got)
+	}
+}

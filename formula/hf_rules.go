@@ -885,7 +885,13 @@ func mamba2State(r *hfReader) error {
 	} else if heads > 0 && dim > 0 {
 		inner = heads * dim
 	}
-	groups, _ := r.integer("n_groups", "mamba_n_groups", "mamba_ngroups")
+	groups, from := r.integer("n_groups", "mamba_n_groups", "mamba_ngroups")
+	if from == "" { // the classes' defaults
+		groups = 1
+		if r.textType == "mamba2" || strings.HasPrefix(r.textType, "nemotron_h") {
+			groups = 8
+		}
+	}
 	size, _ := r.integer("ssm_state_size", "mamba_d_state", "state_size")
 	ssm, err := product(inner, size)
 	if err != nil {

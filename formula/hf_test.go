@@ -225,6 +225,9 @@ func TestHFRules(t *testing.T) {
 		"Falcon-H1-0.5B": {text: `{"model_type":"falcon_h1","num_hidden_layers":36,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":64,"hidden_size":1024,"attn_layer_indices":null,
 			"mamba_d_ssm":1536,"mamba_n_heads":24,"mamba_d_head":64,"mamba_d_state":128,"mamba_n_groups":1,"mamba_d_conv":4}`,
 			geometry: "36xfull:2x64+64", conv: 193536, ssm: 7077888},
+		"Falcon-H1 without groups: the class's default of 1": {text: `{"model_type":"falcon_h1","num_hidden_layers":36,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":64,"hidden_size":1024,
+			"mamba_d_ssm":1536,"mamba_n_heads":24,"mamba_d_head":64,"mamba_d_state":128,"mamba_d_conv":4}`,
+			geometry: "36xfull:2x64+64", conv: 193536, ssm: 7077888},
 		"MiniMax-Text-01": {text: `{"model_type":"minimax_text_01","num_hidden_layers":80,"num_attention_heads":64,"num_key_value_heads":8,"head_dim":128,"hidden_size":6144,"attn_type_list":` +
 			list(80, func(i int) any { return min(1, (i+1)%8/7) }) + `}`, geometry: "10xfull:8x128+128", ssm: 73400320},
 		"Nemotron-Nano-9B-v2": {text: `{"model_type":"nemotron_h","num_hidden_layers":56,"num_attention_heads":40,"num_key_value_heads":8,"head_dim":128,"hidden_size":4480,
