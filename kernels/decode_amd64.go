@@ -7,38 +7,49 @@ package kernels
 
 func avx2Decode(k decodeKernels) decodeKernels {
 	k.name = "fused-avx2"
-	k.int8 = intAssembly{
+	int8 := intAssembly{
 		step: 4, unit: 2,
 		sums:         [2][headBlock]sumsFunc{{tile8x1x1AVX2, tile8x2x1AVX2, tile8x3x1AVX2, tile8x4x1AVX2}, {tile8x1x2AVX2, tile8x2x2AVX2, tile8x3x2AVX2, tile8x4x2AVX2}},
 		score:        [headBlock]scoreFunc{score8x1x2AVX2, score8x2x2AVX2, score8x3x2AVX2, score8x4x2AVX2},
 		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf8x1x2AVX2, scoreHalf8x2x2AVX2, scoreHalf8x3x2AVX2, scoreHalf8x4x2AVX2},
 		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2AVX2, scoreHalfAdd8x2x2AVX2, scoreHalfAdd8x3x2AVX2, scoreHalfAdd8x4x2AVX2},
 		value:        [2][headBlock]scoreFunc{{value8x1x1AVX2, value8x2x1AVX2, value8x3x1AVX2, value8x4x1AVX2}, {value8x1x2AVX2, value8x2x2AVX2, value8x3x2AVX2, value8x4x2AVX2}},
-	}.tiles()
-	k.int4 = intAssembly{
+	}
+	k.int8 = int8.tiles()
+	int4 := intAssembly{
 		step: 8, unit: 2,
 		sums:         [2][headBlock]sumsFunc{{tile4x1x1AVX2, tile4x2x1AVX2, tile4x3x1AVX2, tile4x4x1AVX2}, {tile4x1x2AVX2, tile4x2x2AVX2, tile4x3x2AVX2, tile4x4x2AVX2}},
 		score:        [headBlock]scoreFunc{score4x1x2AVX2, score4x2x2AVX2, score4x3x2AVX2, score4x4x2AVX2},
 		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf4x1x2AVX2, scoreHalf4x2x2AVX2, scoreHalf4x3x2AVX2, scoreHalf4x4x2AVX2},
 		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd4x1x2AVX2, scoreHalfAdd4x2x2AVX2, scoreHalfAdd4x3x2AVX2, scoreHalfAdd4x4x2AVX2},
 		value:        [2][headBlock]scoreFunc{{value4x1x1AVX2, value4x2x1AVX2, value4x3x1AVX2, value4x4x1AVX2}, {value4x1x2AVX2, value4x2x2AVX2, value4x3x2AVX2, value4x4x2AVX2}},
-	}.tiles()
-	k.f16 = floatAssembly{
+	}
+	k.int4 = int4.tiles()
+	f16 := floatAssembly{
 		size:  2,
 		score: [headBlock]floatScoreFunc{scoreF16x1x2AVX2, scoreF16x2x2AVX2, scoreF16x3x2AVX2, scoreF16x4x2AVX2},
 		value: [2][headBlock]floatValueFunc{{valueF16x1x1AVX2, valueF16x2x1AVX2, valueF16x3x1AVX2, valueF16x4x1AVX2}, {valueF16x1x2AVX2, valueF16x2x2AVX2, valueF16x3x2AVX2, valueF16x4x2AVX2}},
-	}.tiles()
-	k.bf16 = floatAssembly{
+	}
+	k.f16 = f16.tiles()
+	bf16 := floatAssembly{
 		size:  2,
 		score: [headBlock]floatScoreFunc{scoreBF16x1x2AVX2, scoreBF16x2x2AVX2, scoreBF16x3x2AVX2, scoreBF16x4x2AVX2},
 		value: [2][headBlock]floatValueFunc{{valueBF16x1x1AVX2, valueBF16x2x1AVX2, valueBF16x3x1AVX2, valueBF16x4x1AVX2}, {valueBF16x1x2AVX2, valueBF16x2x2AVX2, valueBF16x3x2AVX2, valueBF16x4x2AVX2}},
-	}.tiles()
+	}
+	k.bf16 = bf16.tiles()
 	expandAVX2.into(&k)
 	k.f32 = floatAssembly{
 		size:  4,
 		score: [headBlock]floatScoreFunc{scoreF32x1x2AVX2, scoreF32x2x2AVX2, scoreF32x3x2AVX2, scoreF32x4x2AVX2},
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX2, valueF32x2x1AVX2, valueF32x3x1AVX2, valueF32x4x1AVX2}, {valueF32x1x2AVX2, valueF32x2x2AVX2, valueF32x3x2AVX2, valueF32x4x2AVX2}},
 	}.tiles()
+	table := &streamTable{
+		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX2,
+		softmax:     [headBlock]softmaxFunc{softmaxAVX2, softmaxAVX2, softmaxAVX2, softmaxAVX2},
+		softmaxFold: [headBlock]softmaxFoldFunc{softmaxFoldPlainAVX2, softmaxFoldPlainAVX2, softmaxFoldPlainAVX2, softmaxFoldPlainAVX2},
+		softmaxHalf: [headBlock]softmaxHalfFunc{softmaxFoldHalfAVX2, softmaxFoldHalfAVX2, softmaxFoldHalfAVX2, softmaxFoldHalfAVX2},
+	}
+	k.stream = table.stream
 	k.readers = []func([]byte) uint64{reader(readAhead0AVX2), reader(readAhead2048AVX2), reader(readAhead8192AVX2)}
 	k.foldWeighted = weightedFold(foldWeightedPlainAVX2, foldWeightedScaledAVX2)
 	k.fold = foldAVX2
@@ -77,38 +88,50 @@ func avx2Decode(k decodeKernels) decodeKernels {
 
 func avx512Decode(k decodeKernels) decodeKernels {
 	k.name = "fused-avx512"
-	k.int8 = intAssembly{
+	int8 := intAssembly{
 		step: 4, unit: 1,
 		sums:         [2][headBlock]sumsFunc{{tile8x1x1AVX512, tile8x2x1AVX512, tile8x3x1AVX512, tile8x4x1AVX512}, {tile8x1x2AVX512, tile8x2x2AVX512, tile8x3x2AVX512, tile8x4x2AVX512}},
 		score:        [headBlock]scoreFunc{score8x1x2AVX512, score8x2x2AVX512, score8x3x2AVX512, score8x4x2AVX512},
 		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf8x1x2AVX512, scoreHalf8x2x2AVX512, scoreHalf8x3x2AVX512, scoreHalf8x4x2AVX512},
 		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2AVX512, scoreHalfAdd8x2x2AVX512, scoreHalfAdd8x3x2AVX512, scoreHalfAdd8x4x2AVX512},
 		value:        [2][headBlock]scoreFunc{{value8x1x1AVX512, value8x2x1AVX512, value8x3x1AVX512, value8x4x1AVX512}, {value8x1x2AVX512, value8x2x2AVX512, value8x3x2AVX512, value8x4x2AVX512}},
-	}.tiles()
-	k.int4 = intAssembly{
+	}
+	k.int8 = int8.tiles()
+	int4 := intAssembly{
 		step: 8, unit: 1,
 		sums:         [2][headBlock]sumsFunc{{tile4x1x1AVX512, tile4x2x1AVX512, tile4x3x1AVX512, tile4x4x1AVX512}, {tile4x1x2AVX512, tile4x2x2AVX512, tile4x3x2AVX512, tile4x4x2AVX512}},
 		score:        [headBlock]scoreFunc{score4x1x2AVX512, score4x2x2AVX512, score4x3x2AVX512, score4x4x2AVX512},
 		scoreHalf:    [headBlock]scoreHalfFunc{scoreHalf4x1x2AVX512, scoreHalf4x2x2AVX512, scoreHalf4x3x2AVX512, scoreHalf4x4x2AVX512},
 		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd4x1x2AVX512, scoreHalfAdd4x2x2AVX512, scoreHalfAdd4x3x2AVX512, scoreHalfAdd4x4x2AVX512},
 		value:        [2][headBlock]scoreFunc{{value4x1x1AVX512, value4x2x1AVX512, value4x3x1AVX512, value4x4x1AVX512}, {value4x1x2AVX512, value4x2x2AVX512, value4x3x2AVX512, value4x4x2AVX512}},
-	}.tiles()
-	k.f16 = floatAssembly{
+	}
+	k.int4 = int4.tiles()
+	f16 := floatAssembly{
 		size:  2,
 		score: [headBlock]floatScoreFunc{scoreF16x1x2AVX512, scoreF16x2x2AVX512, scoreF16x3x2AVX512, scoreF16x4x2AVX512},
 		value: [2][headBlock]floatValueFunc{{valueF16x1x1AVX512, valueF16x2x1AVX512, valueF16x3x1AVX512, valueF16x4x1AVX512}, {valueF16x1x2AVX512, valueF16x2x2AVX512, valueF16x3x2AVX512, valueF16x4x2AVX512}},
-	}.tiles()
-	k.bf16 = floatAssembly{
+	}
+	k.f16 = f16.tiles()
+	bf16 := floatAssembly{
 		size:  2,
 		score: [headBlock]floatScoreFunc{scoreBF16x1x2AVX512, scoreBF16x2x2AVX512, scoreBF16x3x2AVX512, scoreBF16x4x2AVX512},
 		value: [2][headBlock]floatValueFunc{{valueBF16x1x1AVX512, valueBF16x2x1AVX512, valueBF16x3x1AVX512, valueBF16x4x1AVX512}, {valueBF16x1x2AVX512, valueBF16x2x2AVX512, valueBF16x3x2AVX512, valueBF16x4x2AVX512}},
-	}.tiles()
+	}
+	k.bf16 = bf16.tiles()
 	expandAVX512.into(&k)
 	k.f32 = floatAssembly{
 		size:  4,
 		score: [headBlock]floatScoreFunc{scoreF32x1x2AVX512, scoreF32x2x2AVX512, scoreF32x3x2AVX512, scoreF32x4x2AVX512},
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX512, valueF32x2x1AVX512, valueF32x3x1AVX512, valueF32x4x1AVX512}, {valueF32x1x2AVX512, valueF32x2x2AVX512, valueF32x3x2AVX512, valueF32x4x2AVX512}},
 	}.tiles()
+	table := &streamTable{
+		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX512,
+		softmax:     [headBlock]softmaxFunc{softmaxx1AVX512, softmaxx2AVX512, softmaxx3AVX512, softmaxx4AVX512},
+		softmaxFold: [headBlock]softmaxFoldFunc{softmaxPlainx1AVX512, softmaxPlainx2AVX512, softmaxPlainx3AVX512, softmaxPlainx4AVX512},
+		softmaxHalf: [headBlock]softmaxHalfFunc{softmaxHalfx1AVX512, softmaxHalfx2AVX512, softmaxHalfx3AVX512, softmaxHalfx4AVX512},
+		foldHalf:    [headBlock]foldHalfFunc{foldHalfx1AVX512, foldHalfx2AVX512, foldHalfx3AVX512, foldHalfx4AVX512},
+	}
+	k.stream = table.stream
 	k.readers = []func([]byte) uint64{reader(readAhead0AVX512), reader(readAhead2048AVX512), reader(readAhead8192AVX512)}
 	k.foldWeighted = weightedFold(foldWeightedPlainAVX512, foldWeightedScaledAVX512)
 	foldPlain := [headBlock]func(coef *byte, plane int, units *float32, bias *int32, x *float32, row int, limit float32, centre, n int){
@@ -125,30 +148,25 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		}
 	}
 	k.scoreToken = tokenScores(scoreTokenAVX512, scoreTokenOffsetAVX512)
-	softmax := [headBlock]func(z, m, r, l *float32){softmaxx1AVX512, softmaxx2AVX512, softmaxx3AVX512, softmaxx4AVX512}
 	k.softmax = func(z, m, r, l []float32, heads int) {
 		mustHold(len(z) >= heads*pageTokens && len(m) >= headBlock && len(r) >= headBlock && len(l) >= heads*laneWidth)
-		softmax[heads-1](&z[0], &m[0], &r[0], &l[0])
+		table.softmax[heads-1](&z[0], &m[0], &r[0], &l[0], heads)
 	}
-	plain := [headBlock]func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int){
-		softmaxPlainx1AVX512, softmaxPlainx2AVX512, softmaxPlainx3AVX512, softmaxPlainx4AVX512}
-	scaled := [headBlock]func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int){
+	scaled := [headBlock]func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre, heads int){
 		softmaxScaledx1AVX512, softmaxScaledx2AVX512, softmaxScaledx3AVX512, softmaxScaledx4AVX512}
 	k.softmaxFold = func(z, m, r, l []float32, coef []byte, units []float32, bias []int32, scale []float32, centre, heads int) {
 		mustHold(len(z) >= heads*pageTokens && len(m) >= headBlock && len(r) >= headBlock && len(l) >= heads*laneWidth &&
 			len(coef) >= 2*heads*valuePlane && len(units) >= headBlock && len(bias) >= heads && (scale == nil || len(scale) >= pageTokens))
 		if scale == nil {
-			plain[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], planeLimit, centre)
+			table.softmaxFold[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], planeLimit, centre, heads)
 		} else {
-			scaled[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], &scale[0], planeLimit, centre)
+			scaled[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], &scale[0], planeLimit, centre, heads)
 		}
 	}
-	half := [headBlock]func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int){
-		softmaxHalfx1AVX512, softmaxHalfx2AVX512, softmaxHalfx3AVX512, softmaxHalfx4AVX512}
 	k.softmaxFoldHalf = func(z, m, r, l []float32, coef []byte, units []float32, bias []int32, halves []byte, scale []float32, centre, heads int) {
 		mustHold(len(z) >= heads*pageTokens && len(m) >= headBlock && len(r) >= headBlock && len(l) >= heads*laneWidth &&
 			len(coef) >= 2*heads*valuePlane && len(units) >= headBlock && len(bias) >= heads && len(halves) >= 2*pageTokens && len(scale) >= pageTokens)
-		half[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], &halves[0], &scale[0], planeLimit, centre)
+		table.softmaxHalf[heads-1](&z[0], &m[0], &r[0], &l[0], &coef[0], &units[0], &bias[0], &halves[0], &scale[0], planeLimit, centre, heads)
 	}
 	k.accumulateScaled = scaledAccumulation(
 		[2]accumulateFunc{accumulateScaledx1AVX512, accumulateScaledx2AVX512},
@@ -156,12 +174,10 @@ func avx512Decode(k decodeKernels) decodeKernels {
 	k.laneDot = dotOfLanes(laneDotAVX512)
 	k.addChain = addChainAVX512
 	k.widen = widenBy(widenAVX512)
-	foldHalf := [headBlock]func(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre, n int){
-		foldHalfx1AVX512, foldHalfx2AVX512, foldHalfx3AVX512, foldHalfx4AVX512}
 	k.foldHalf = func(coef []byte, plane int, units []float32, bias []int32, x []float32, row int, half []byte, _ []float32, limit float32, centre, heads, n int) {
 		mustHold(n > 0 && n%blockWide == 0 && plane >= n && len(coef) >= 2*heads*plane && len(units) >= headBlock && len(bias) >= heads &&
 			len(x) >= rows(heads, row, n) && len(half) >= 2*n)
-		foldHalf[heads-1](&coef[0], plane, &units[0], &bias[0], &x[0], &half[0], row, limit, centre, n)
+		table.foldHalf[heads-1](&coef[0], plane, &units[0], &bias[0], &x[0], &half[0], row, limit, centre, n)
 	}
 	k.fetch = fetchBy(fetchAVX512)
 	k.merge = mergeBy(mergeAVX512)

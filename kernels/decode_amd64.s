@@ -21568,9 +21568,9 @@ step1:
 	VZEROUPPER
 	RET
 
-// func softmaxx1AVX512(z *float32, m *float32, r *float32, l *float32)
+// func softmaxx1AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 // Requires: AVX, AVX512F
-TEXT ·softmaxx1AVX512(SB), NOSPLIT, $0-32
+TEXT ·softmaxx1AVX512(SB), NOSPLIT, $0-40
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -21851,9 +21851,9 @@ DATA decodeWord3aaf6433<>+56(SB)/4, $0x3aaf6433
 DATA decodeWord3aaf6433<>+60(SB)/4, $0x3aaf6433
 GLOBL decodeWord3aaf6433<>(SB), RODATA|NOPTR, $64
 
-// func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxPlainx1AVX512(SB), NOSPLIT, $0-72
+TEXT ·softmaxPlainx1AVX512(SB), NOSPLIT, $0-80
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -22107,9 +22107,9 @@ DATA decodeWord00800080<>+56(SB)/4, $0x00800080
 DATA decodeWord00800080<>+60(SB)/4, $0x00800080
 GLOBL decodeWord00800080<>(SB), RODATA|NOPTR, $64
 
-// func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-80
+TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-88
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -22312,9 +22312,9 @@ TEXT ·softmaxScaledx1AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func softmaxHalfx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+// func softmaxHalfx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxHalfx1AVX512(SB), NOSPLIT, $0-88
+TEXT ·softmaxHalfx1AVX512(SB), NOSPLIT, $0-96
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -22818,9 +22818,9 @@ planes:
 	VZEROUPPER
 	RET
 
-// func softmaxx2AVX512(z *float32, m *float32, r *float32, l *float32)
+// func softmaxx2AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 // Requires: AVX, AVX512F
-TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
+TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-40
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -23055,9 +23055,9 @@ TEXT ·softmaxx2AVX512(SB), NOSPLIT, $0-32
 	VZEROUPPER
 	RET
 
-// func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
+TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-80
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -23399,9 +23399,9 @@ TEXT ·softmaxPlainx2AVX512(SB), NOSPLIT, $0-72
 	VZEROUPPER
 	RET
 
-// func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
+TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-88
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -23752,9 +23752,9 @@ TEXT ·softmaxScaledx2AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func softmaxHalfx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+// func softmaxHalfx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxHalfx2AVX512(SB), NOSPLIT, $0-88
+TEXT ·softmaxHalfx2AVX512(SB), NOSPLIT, $0-96
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -24532,9 +24532,9 @@ planes:
 	VZEROUPPER
 	RET
 
-// func softmaxx3AVX512(z *float32, m *float32, r *float32, l *float32)
+// func softmaxx3AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 // Requires: AVX, AVX512F
-TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
+TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-40
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -24867,9 +24867,9 @@ TEXT ·softmaxx3AVX512(SB), NOSPLIT, $0-32
 	VZEROUPPER
 	RET
 
-// func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
+TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-80
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -25355,9 +25355,9 @@ TEXT ·softmaxPlainx3AVX512(SB), NOSPLIT, $0-72
 	VZEROUPPER
 	RET
 
-// func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
+TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-88
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -25856,9 +25856,9 @@ TEXT ·softmaxScaledx3AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func softmaxHalfx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+// func softmaxHalfx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxHalfx3AVX512(SB), NOSPLIT, $0-88
+TEXT ·softmaxHalfx3AVX512(SB), NOSPLIT, $0-96
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -26916,9 +26916,9 @@ planes:
 	VZEROUPPER
 	RET
 
-// func softmaxx4AVX512(z *float32, m *float32, r *float32, l *float32)
+// func softmaxx4AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 // Requires: AVX, AVX512F
-TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
+TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-40
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -27349,9 +27349,9 @@ TEXT ·softmaxx4AVX512(SB), NOSPLIT, $0-32
 	VZEROUPPER
 	RET
 
-// func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+// func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
+TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-80
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -27981,9 +27981,9 @@ TEXT ·softmaxPlainx4AVX512(SB), NOSPLIT, $0-72
 	VZEROUPPER
 	RET
 
-// func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+// func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
+TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-88
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX
@@ -28630,9 +28630,9 @@ TEXT ·softmaxScaledx4AVX512(SB), NOSPLIT, $0-80
 	VZEROUPPER
 	RET
 
-// func softmaxHalfx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+// func softmaxHalfx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI
-TEXT ·softmaxHalfx4AVX512(SB), NOSPLIT, $0-88
+TEXT ·softmaxHalfx4AVX512(SB), NOSPLIT, $0-96
 	MOVQ          z+0(FP), AX
 	MOVQ          m+8(FP), CX
 	MOVQ          r+16(FP), DX

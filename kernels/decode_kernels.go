@@ -97,6 +97,10 @@ type decodeKernels struct {
 	// not known how long they take.
 	addChain func(n int) uint64
 
+	// stream attends to pages first to last of a head like decodeWorker.pages, with
+	// less around the assembly, and says whether it did. It is nil where a backend has none.
+	stream func(w *decodeWorker, hd *head, first, last int) bool
+
 	// readers are read passes over memory: what a cache cannot be read faster than.
 	readers []func(b []byte) uint64
 }

@@ -376,7 +376,7 @@ func (w *decodeWorker) chunk(h, chunk int) {
 		w.finish(h, chunk, nil)
 		return
 	}
-	w.pages(hd, first, last)
+	w.attend(hd, first, last)
 	w.finish(h, chunk, hd)
 }
 
@@ -446,6 +446,21 @@ func valuePathOf(s *side) valuePath {
 // is fetched at once, in order: a longer gap ends the stream that the machine reads
 // ahead, and reading the metadata when it is needed is too late to keep it going.
 const fetchOver = 4 * lineBytes
+
+// attend attends to pages first to last of a head: by the backend's stream where that
+// knows the formats, but for a page of which the window leaves a part.
+func (w *decodeWorker) attend(hd *head, first, last int) {
+	if stream := w.kern.stream; stream != nil {
+		if w.d.first-w.d.cache.origin > first*pageTokens {
+			w.pages(hd, first, first+1)
+			first++
+		}
+		if first == last || stream(w, hd, first, last) {
+			return
+		}
+	}
+	w.pages(hd, first, last)
+}
 
 // pages attends to pages first to last of a head. It is one function, and asks the
 // cache's description nothing inside the loop: while codes stream past, every other

@@ -927,22 +927,22 @@ func valueBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float3
 // softmaxx1AVX512 is softmax for 1 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxx1AVX512(z *float32, m *float32, r *float32, l *float32)
+func softmaxx1AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 
 // softmaxPlainx1AVX512 is softmaxFold for 1 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+func softmaxPlainx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 
 // softmaxScaledx1AVX512 is softmaxFold for 1 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+func softmaxScaledx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 
 // softmaxHalfx1AVX512 is softmaxFold for 1 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxHalfx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+func softmaxHalfx1AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 
 // foldPlainx1AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
@@ -962,22 +962,22 @@ func foldHalfx1AVX512(coef *byte, plane int, units *float32, bias *int32, x *flo
 // softmaxx2AVX512 is softmax for 2 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxx2AVX512(z *float32, m *float32, r *float32, l *float32)
+func softmaxx2AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 
 // softmaxPlainx2AVX512 is softmaxFold for 2 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+func softmaxPlainx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 
 // softmaxScaledx2AVX512 is softmaxFold for 2 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+func softmaxScaledx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 
 // softmaxHalfx2AVX512 is softmaxFold for 2 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxHalfx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+func softmaxHalfx2AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 
 // foldPlainx2AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
@@ -997,22 +997,22 @@ func foldHalfx2AVX512(coef *byte, plane int, units *float32, bias *int32, x *flo
 // softmaxx3AVX512 is softmax for 3 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxx3AVX512(z *float32, m *float32, r *float32, l *float32)
+func softmaxx3AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 
 // softmaxPlainx3AVX512 is softmaxFold for 3 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+func softmaxPlainx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 
 // softmaxScaledx3AVX512 is softmaxFold for 3 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+func softmaxScaledx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 
 // softmaxHalfx3AVX512 is softmaxFold for 3 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxHalfx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+func softmaxHalfx3AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 
 // foldPlainx3AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //
@@ -1032,22 +1032,22 @@ func foldHalfx3AVX512(coef *byte, plane int, units *float32, bias *int32, x *flo
 // softmaxx4AVX512 is softmax for 4 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxx4AVX512(z *float32, m *float32, r *float32, l *float32)
+func softmaxx4AVX512(z *float32, m *float32, r *float32, l *float32, _ int)
 
 // softmaxPlainx4AVX512 is softmaxFold for 4 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int)
+func softmaxPlainx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre int, _ int)
 
 // softmaxScaledx4AVX512 is softmaxFold for 4 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int)
+func softmaxScaledx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, scale *float32, limit float32, centre int, _ int)
 
 // softmaxHalfx4AVX512 is softmaxFold for 4 query heads; m, r and units have room for four.
 //
 //go:noescape
-func softmaxHalfx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int)
+func softmaxHalfx4AVX512(z *float32, m *float32, r *float32, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre int, _ int)
 
 // foldPlainx4AVX512 is fold; n is a multiple of 32, 32 at least; units has room for four heads.
 //

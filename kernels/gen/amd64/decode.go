@@ -1087,13 +1087,14 @@ func (w tier) widenScales() reg.Register {
 // weights emits softmax for a fixed number of heads, and after it, with a folding,
 // fold of the probabilities while they are in registers. AVX-512 has room for all
 // 64 of four heads: the long chain of each is then hidden behind the others.
+// The last parameter stands for the number of heads, which AVX2's softmax takes.
 func weights(heads int, folding string) {
 	name := fmt.Sprintf("softmax%sx%dAVX512", folding, heads)
-	params := "z, m, r, l *float32"
+	params := "z, m, r, l *float32, _ int"
 	doc := "softmax"
 	if folding != "" {
 		doc = "softmaxFold"
-		params += ", coef *byte, units *float32, bias *int32" + scaleParams[folding] + ", limit float32, centre int"
+		params = "z, m, r, l *float32, coef *byte, units *float32, bias *int32" + scaleParams[folding] + ", limit float32, centre, _ int"
 	}
 	TEXT(name, NOSPLIT, "func("+params+")")
 	Doc(fmt.Sprintf("%s is %s for %d query heads; m, r and units have room for four.", name, doc, heads))

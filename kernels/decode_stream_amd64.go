@@ -1,0 +1,233 @@
+//go:build !purego
+
+package kernels
+
+import "unsafe"
+
+type (
+	softmaxFunc     = func(z, m, r, l *float32, heads int)
+	softmaxFoldFunc = func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, limit float32, centre, heads int)
+	softmaxHalfFunc = func(z, m, r, l *float32, coef *byte, units *float32, bias *int32, half *byte, scale *float32, limit float32, centre, heads int)
+	foldHalfFunc    = func(coef *byte, plane int, units *float32, bias *int32, x *float32, scale *byte, row int, limit float32, centre, n int)
+)
+
+// A streamTable holds the assembly that attends to whole pages, by the number of
+// query heads.
+type streamTable struct {
+	int8, int4  intAssembly
+	f16, bf16   floatAssembly
+	softmax     [headBlock]softmaxFunc
+	softmaxFold [headBlock]softmaxFoldFunc
+	softmaxHalf [headBlock]softmaxHalfFunc
+	foldHalf    [headBlock]foldHalfFunc // nil: decodeKernels.foldHalf
+	fetch       func(b *byte, lines int)
+}
+
+// maxStreams is how many blocks of query heads, and maxValues how many segments of V,
+// stream has room for.
+const (
+	maxStreams = 8
+	maxValues  = maxDim/blockWide + 4
+)
+
+// blockCalls is what the kernels of a page are called with for one block of query
+// heads: the functions and the places that stay the same from page to page.
+type blockCalls struct {
+	heads                        int
+	unitBytes                    int // of a multiplicand
+	score                        scoreFunc
+	scoreHalf, scoreHalfAdd      scoreHalfFunc
+	value                        [2]scoreFunc
+	floatScore                   floatScoreFunc
+	floatValue                   [2]floatValueFunc
+	softmax                      softmaxFunc
+	softmaxFold                  softmaxFoldFunc
+	softmaxHalf                  softmaxHalfFunc
+	foldHalf                     foldHalfFunc
+	q, x, unit, add, top, sum, o *float32
+	coef                         *byte
+	bias                         *int32
+}
+
+// valueCalls is where one segment of V stands, and which set of multiplicands it takes.
+type valueCalls struct{ set, codes, out, wide, blocks int32 }
+
+// streams says whether stream knows the formats of a cache.
+func streams(k, v *side) bool {
+	for _, s := range []*side{k, v} {
+		if s.expand != asStored || s.layout.store == storeF32 {
+			return false
+		}
+	}
+	switch keyPathOf(k) {
+	case keyScaled, keyGroups:
+		return false
+	case keyChannel:
+		if !k.plainHalves() || k.layout.reduced%blockWide != 0 {
+			return false
+		}
+	}
+	switch valuePathOf(v) {
+	case valueToken:
+		return v.format.Zero == ZeroSym
+	case valueSets:
+		return v.plainHalves()
+	case valueWhole:
+		return v.format.Zero != ZeroPoint || v.format.Share != ShareChannel
+	}
+	return valuePathOf(v) == valueFloat
+}
+
+// stream attends to pages first to last of a head like decodeWorker.pages, and says
+// whether it did: it knows the formats whose metadata assembly takes as it stands.
+// Everything the kernels are called with is on its stack, so that a page touches few
+// lines besides its codes; lengths are held once, before the first page.
+func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
+	c := w.d.cache
+	k, v := &c.k, &c.v
+	if len(w.blocks) > maxStreams || len(w.v.segments) > maxValues || !streams(k, v) {
+		return false
+	}
+	kPath, vPath := keyPathOf(k), valuePathOf(v)
+	var allCalls [maxStreams]blockCalls
+	calls := allCalls[:len(w.blocks)]
+	for i := range calls {
+		calls[i] = t.calls(w, &w.blocks[i])
+	}
+	var allValues [maxValues]valueCalls
+	values := allValues[:len(w.v.segments)]
+	for i, s := range w.v.segments {
+		values[i] = valueCalls{int32(s.set), int32(s.codes), int32(outputAt(s.lane)), int32(s.lanes / blockWide), int32(s.blocks)}
+	}
+	_, _, lastK, lastV := c.page(hd, last-1)
+	mustHold(len(lastK) == k.bytes && len(lastV) == v.bytes && len(w.z) >= headBlock*pageTokens && len(w.r) >= headBlock &&
+		len(w.vCoef) >= 2*headBlock*valuePlane && len(w.vUnit) >= headBlock && len(w.vBias) >= headBlock && len(w.vScale) >= pageTokens)
+	z, r, coef, unit, bias, vScale := &w.z[0], &w.r[0], &w.vCoef[0], &w.vUnit[0], &w.vBias[0], &w.vScale[0]
+	row, vCentre := w.row, int(w.vCentre[0])
+	kBytes, vBytes, kMetaBytes, vMetaBytes := k.bytes, v.bytes, k.metaBytes, v.metaBytes
+	kSteps, vSteps := w.k.segments[0].steps, w.v.segments[0].steps
+
+	// K's metadata stands in every `every`th page, V's in each.
+	every, turn := k.every, first%k.every
+	if kPath == keyChannel && turn > 0 {
+		meta, _, _, _ := c.page(hd, first-turn)
+		w.foldHalves(meta, k.format)
+	}
+	at := unsafe.Pointer(&hd.pages[first/c.period*c.periodSize+c.pageAt[first%c.period]])
+	for range last - first {
+		kMeta := at
+		if turn == 0 {
+			at = unsafe.Add(at, kMetaBytes)
+		}
+		vMeta := at
+		at = unsafe.Add(at, vMetaBytes)
+		if gap := uintptr(at) - uintptr(kMeta); gap > fetchOver {
+			t.fetch((*byte)(kMeta), int(gap/lineBytes))
+		}
+		kCodes := at
+		vCodes := unsafe.Add(at, kBytes)
+		at = unsafe.Add(vCodes, vBytes)
+		for i := range calls {
+			b := &calls[i]
+			switch kPath {
+			case keyFloat:
+				b.floatScore(z, (*byte)(kCodes), b.x, row, 2, kSteps)
+			case keyHalf:
+				b.scoreHalf(z, (*byte)(kCodes), b.coef, row, b.bias, b.unit, (*byte)(kMeta), 2, kSteps)
+				if len(w.k.segments) > 1 {
+					b.scoreGroups(w, kMeta, kCodes)
+				}
+			case keyChannel:
+				b.scoreChannels(w, i, turn == 0, kMeta, kCodes)
+			default:
+				b.score(z, (*byte)(kCodes), b.coef, row, b.bias, b.unit, b.add, 2, kSteps)
+			}
+			switch vPath {
+			case valueToken:
+				b.softmaxHalf(z, b.top, r, b.sum, coef, unit, bias, (*byte)(vMeta), vScale, planeLimit, vCentre, b.heads)
+			case valueWhole:
+				b.softmaxFold(z, b.top, r, b.sum, coef, unit, bias, planeLimit, vCentre, b.heads)
+			default:
+				b.softmax(z, b.top, r, b.sum, b.heads)
+			}
+			set := int32(-1)
+			for i := range values {
+				s := &values[i]
+				codes, out := (*byte)(unsafe.Add(vCodes, s.codes)), (*float32)(unsafe.Add(unsafe.Pointer(b.o), 4*s.out))
+				if vPath == valueFloat {
+					b.floatValue[s.wide](out, codes, z, pageTokens, r, int(s.blocks), vSteps)
+					continue
+				}
+				if vPath == valueSets && s.set != set {
+					set = s.set
+					b.fold(w, coef, valuePlane, unit, bias, z, pageTokens, unsafe.Add(vMeta, 2*pageTokens*set), planeLimit, vCentre, pageTokens)
+				}
+				b.value[s.wide](out, codes, coef, valuePlane, bias, r, unit, int(s.blocks), vSteps)
+			}
+		}
+		if turn++; turn == every {
+			turn = 0
+		}
+	}
+	return true
+}
+
+// calls collects what the kernels are called with for block b, and holds its lengths.
+func (t *streamTable) calls(w *decodeWorker, b *blockState) blockCalls {
+	k, v, kFloat, vFloat, n := &t.int8, &t.int8, &t.f16, &t.f16, b.heads-1
+	if w.k.store == storeInt4 {
+		k = &t.int4
+	}
+	if w.v.store == storeInt4 {
+		v = &t.int4
+	}
+	if w.k.store == storeBF16 {
+		kFloat = &t.bf16
+	}
+	if w.v.store == storeBF16 {
+		vFloat = &t.bf16
+	}
+	mustHold(len(b.q) >= rows(b.heads, w.row, w.k.reduced) && len(b.x) >= rows(b.heads, w.row, w.k.reduced) && len(b.coef) >= 2*b.heads*w.row && w.row >= w.k.reduced &&
+		len(b.bias) >= len(w.k.segments)*headBlock && len(b.unit) >= headBlock && len(b.add) >= headBlock && len(b.top) >= headBlock &&
+		len(b.sum) >= b.heads*laneWidth && len(b.o) >= w.v.lanes*headBlock)
+	return blockCalls{
+		heads: b.heads, unitBytes: k.unit,
+		score: k.score[n], scoreHalf: k.scoreHalf[n], scoreHalfAdd: k.scoreHalfAdd[n], floatScore: kFloat.score[n],
+		value: [2]scoreFunc{v.value[0][n], v.value[1][n]}, floatValue: [2]floatValueFunc{vFloat.value[0][n], vFloat.value[1][n]},
+		softmax: t.softmax[n], softmaxFold: t.softmaxFold[n], softmaxHalf: t.softmaxHalf[n], foldHalf: t.foldHalf[n],
+		q: &b.q[0], x: &b.x[0], unit: &b.unit[0], add: &b.add[0], top: &b.top[0], sum: &b.sum[0], o: &b.o[0], coef: &b.coef[0], bias: &b.bias[0],
+	}
+}
+
+// scoreGroups adds to the scores what the groups of channels behind the first give.
+func (b *blockCalls) scoreGroups(w *decodeWorker, meta, codes unsafe.Pointer) {
+	for i := 1; i < len(w.k.segments); i++ {
+		s := &w.k.segments[i]
+		b.scoreHalfAdd(&w.z[0], (*byte)(unsafe.Add(codes, s.codes)), (*byte)(unsafe.Add(unsafe.Pointer(b.coef), s.first*b.unitBytes)), w.row,
+			(*int32)(unsafe.Add(unsafe.Pointer(b.bias), 4*headBlock*i)), b.unit, (*byte)(unsafe.Add(meta, 2*pageTokens*i)), 2, s.steps)
+	}
+}
+
+// scoreChannels folds the query under the page's scales per channel, where the page
+// has its own, and multiplies it. The two halves of a page take turns with the same
+// multiplicands: these are fewer lines, and codes stream between the two folds.
+func (b *blockCalls) scoreChannels(w *decodeWorker, block int, own bool, meta, codes unsafe.Pointer) {
+	n, f := w.k.reduced, w.d.k
+	for i := range w.k.segments {
+		s := &w.k.segments[i]
+		if own {
+			b.fold(w, b.coef, w.row, b.unit, b.bias, b.q, w.row, unsafe.Add(meta, 2*n*i), planeLimitOf(f, n), int(f.centre()), n)
+		}
+		b.score((*float32)(unsafe.Add(unsafe.Pointer(&w.z[0]), 4*s.lane)), (*byte)(unsafe.Add(codes, s.codes)), b.coef, w.row, b.bias, b.unit, b.add, s.blocks, s.steps)
+	}
+}
+
+// fold is decodeKernels.foldHalf.
+func (b *blockCalls) fold(w *decodeWorker, coef *byte, plane int, unit *float32, bias *int32, x *float32, row int, half unsafe.Pointer, limit float32, centre, n int) {
+	if b.foldHalf != nil {
+		b.foldHalf(coef, plane, unit, bias, x, (*byte)(half), row, limit, centre, n)
+		return
+	}
+	w.kern.foldHalf(unsafe.Slice(coef, 2*b.heads*plane), plane, unsafe.Slice(unit, headBlock), unsafe.Slice(bias, b.heads),
+		unsafe.Slice(x, rows(b.heads, row, n)), row, unsafe.Slice((*byte)(half), 2*n), w.kScale, limit, centre, b.heads, n)
+}
