@@ -13,9 +13,9 @@ import (
 // errNoCache says that no paged cache stores a scheme: there is no figure to give.
 var errNoCache = errors.New("no decode cache holds this scheme")
 
-// decodeFormat says how a paged cache stores one side. Rotations and means change
-// values, not storage. Outliers kept in f16 have no paged form yet.
-func decodeFormat(s *quantize.Scheme) (kernels.Format, error) {
+// decodeFormat says how a paged cache stores so many tokens of one side. Rotations and
+// means change values, not storage.
+func decodeFormat(s *quantize.Scheme, tokens, dim int) (kernels.Format, error) {
 	f, err := codesFormat(s)
 	for _, m := range s.Modifiers {
 		switch m.Kind {
@@ -23,10 +23,9 @@ func decodeFormat(s *quantize.Scheme) (kernels.Format, error) {
 			f.Sink = m.N
 		case quantize.Recent:
 			f.Recent = m.N
-		case quantize.Outlier:
-			return kernels.Format{}, errNoCache
 		}
 	}
+	f.Outliers = s.OutlierCount(tokens, dim)
 	return f, err
 }
 
@@ -84,8 +83,8 @@ type sideEncoder struct {
 	out         kernels.Encoded
 }
 
-func newSideEncoder(s *quantize.Scheme) (*sideEncoder, error) {
-	f, err := decodeFormat(s)
+func newSideEncoder(s *quantize.Scheme, tokens, dim int) (*sideEncoder, error) {
+	f, err := decodeFormat(s, tokens, dim)
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +108,10 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 		e.coder.Stored(e.stored, &e.encoded)
 		o.Sink, o.Recent = e.stored[:first*h.Dim], e.stored[end*h.Dim:]
 	}
+	o.Outliers = o.Outliers[:0]
+	e.encoded.EachOutlier(func(row, channel int, value float32) {
+		o.Outliers = append(o.Outliers, kernels.Outlier{Token: row, Channel: channel, Value: value})
+	})
 	if e.scheme.Format.Class == quantize.Block {
 		e.encoded.Blocks(o)
 		return *o, nil
@@ -163,7 +166,7 @@ func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) 
 		if err = s.CheckDim(dims[i]); err != nil {
 			return nil, err
 		}
-		if sides[i], err = newSideEncoder(s); err != nil {
+		if sides[i], err = newSideEncoder(s, shape.Tokens, dims[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,7 @@ type PageEncoder func(head int, k, v []float32) (Encoded, Encoded, error)
 func (c *Cache) Appends() bool {
 	for _, s := range []*side{&c.k, &c.v} {
 		f := s.format
-		if f.Sink > 0 || f.Recent > 0 || f.blocks() && (f.Group > pageTokens || pageTokens%f.Group != 0) {
+		if f.Sink > 0 || f.Recent > 0 || f.Outliers > 0 || f.blocks() && (f.Group > pageTokens || pageTokens%f.Group != 0) {
 			return false
 		}
 	}

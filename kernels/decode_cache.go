@@ -31,6 +31,14 @@ type Encoded struct {
 	Factor float32
 	// Book holds what the 2^Bits codes of CodecBook stand for.
 	Book []float32
+	// Outliers are values that count in place of those of their codes, token by token.
+	Outliers []Outlier
+}
+
+// An Outlier is a value kept out of the codes, at a channel of a coded token.
+type Outlier struct {
+	Token, Channel int
+	Value          float32
 }
 
 // side is one side of a paged cache.
@@ -64,6 +72,7 @@ type head struct {
 	kFactor, vFactor float32     // of the scales in the pages
 	kBook, vBook     [16]float32 // values of the codes of CodecBook
 	pages            []byte
+	kOut, vOut       sparse // outliers of the pages
 	front, tail      floats
 	liveK, liveV     []float32 // the tail's tokens row by row, once something was appended
 }
@@ -132,12 +141,14 @@ func (c *Cache) place(memory []byte) int {
 	pages := roundUp(c.pagesBytes(most), lineBytes)
 	front := tiles(min(c.origin, c.shape.Tokens))
 	tail := tiles(min(max(c.k.format.lag(), c.v.format.lag())+pageTokens, c.shape.Tokens))
-	kept := (front + tail) * (c.tk.codeBytes + c.tv.codeBytes)
+	kept := (front+tail)*(c.tk.codeBytes+c.tv.codeBytes) + sparseBytes(&c.k, most) + sparseBytes(&c.v, most)
 	if memory != nil {
 		for i := range c.heads {
 			h := &c.heads[i]
 			h.pages = memory[i*pages : (i+1)*pages : (i+1)*pages]
 			rest := memory[c.shape.Heads*pages+i*kept:][:kept]
+			h.kOut, rest = newSparse(rest, &c.k, most)
+			h.vOut, rest = newSparse(rest, &c.v, most)
 			h.front, rest = newFloats(rest, front, &c.tk, &c.tv)
 			h.tail, _ = newFloats(rest, tail, &c.tk, &c.tv)
 		}
@@ -255,8 +266,12 @@ func (c *Cache) Tokens() int { return c.tokens }
 func (c *Cache) Shape() CacheShape { return c.shape }
 
 // Bytes returns what one decode step over the whole cache reads: pages with
-// their metadata, whole-column scales, and the tokens in float32.
+// their metadata and outliers, whole-column scales, and the tokens in float32.
 func (c *Cache) Bytes() int64 {
+	outliers := 0
+	for i := range c.heads {
+		outliers += c.heads[i].kOut.bytes(c.pages) + c.heads[i].vOut.bytes(c.pages)
+	}
 	perHead := c.pagesBytes(c.pages) + (c.front()+c.tail())*4*(c.shape.DimK+c.shape.DimV)
 	for _, s := range []*side{&c.k, &c.v} {
 		if scale, _ := c.heads[0].whole(s); len(scale) > 0 {
@@ -266,7 +281,7 @@ func (c *Cache) Bytes() int64 {
 			}
 		}
 	}
-	return int64(perHead) * int64(c.shape.Heads)
+	return int64(perHead)*int64(c.shape.Heads) + int64(outliers)
 }
 
 // Fused says whether a fused kernel reads both sides; otherwise portable code puts scales
@@ -293,29 +308,31 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 	c.k.factored, c.v.factored = c.k.factored || h.kFactor != 1, c.v.factored || h.vFactor != 1
 	copy(h.kBook[:], k.Book)
 	copy(h.vBook[:], v.Book)
-	c.tokens = tokens
-	end := min(c.k.coded(tokens, len(k.Recent)/c.shape.DimK), c.v.coded(tokens, len(v.Recent)/c.shape.DimV))
-	c.pages = max(0, end-c.origin) / pageTokens
-	for i := range c.pages {
-		kMeta, vMeta, kCodes, vCodes := c.page(h, i)
-		c.k.store(kMeta, kCodes, i*pageTokens+c.k.shift, k)
-		c.v.store(vMeta, vCodes, i*pageTokens+c.v.shift, v)
-	}
-	h.front.clear()
-	h.tail.clear()
-	for t := range c.front() {
-		c.fillFloat(&h.front, t, t, k, v)
-	}
-	for t := range c.tail() {
-		c.fillFloat(&h.tail, t, c.tokens-c.tail()+t, k, v)
-	}
+	c.tokens, c.pages = tokens, c.pagesOf(tokens)
+	c.fillSide(h, &c.k, k)
+	c.fillSide(h, &c.v, v)
 	return nil
 }
 
-// fillFloat puts a token's decoded keys and values at place `at` of a run.
-func (c *Cache) fillFloat(run *floats, at, token int, k, v Encoded) {
-	run.put(true, at, c.k.row(token, c.tokens, k))
-	run.put(false, at, c.v.row(token, c.tokens, v))
+// fillSide stores one side of a head: its pages with their outliers, and in float32 the
+// tokens before and behind them.
+func (c *Cache) fillSide(h *head, s *side, e Encoded) {
+	for i := range c.pages {
+		meta, _, codes, _ := c.page(h, i)
+		if !s.key {
+			_, meta, _, codes = c.page(h, i)
+		}
+		s.store(meta, codes, i*pageTokens+s.shift, e)
+	}
+	h.sparse(s).fill(s, c.pages, e)
+	h.front.clear(s.key)
+	for t := range c.front() {
+		h.front.put(s.key, t, s.row(t, c.tokens, e))
+	}
+	h.tail.clear(s.key)
+	for t := range c.tail() {
+		h.tail.put(s.key, t, s.row(c.tokens-c.tail()+t, c.tokens, e))
+	}
 }
 
 // row returns the values of a token among tokens, those of a window or decoded.
@@ -329,16 +346,22 @@ func (s *side) row(token, tokens int, e Encoded) []float32 {
 	}
 	row := make([]float32, s.dim)
 	s.decodeRow(row, token-sink, e)
+	for _, o := range outliersOf(e.Outliers, token-sink, token-sink+1) {
+		row[o.Channel] = o.Value
+	}
 	return row
 }
 
 // check holds the lengths of e against the format.
 func (s *side) check(tokens int, e Encoded) error {
-	sink, recent := len(e.Sink)/s.dim, len(e.Recent)/s.dim
-	if len(e.Sink)%s.dim != 0 || len(e.Recent)%s.dim != 0 || sink != min(s.format.Sink, tokens) || recent > min(s.format.Recent, tokens-sink) {
-		return fmt.Errorf("%d values of sinks and %d of recent tokens: want %d and up to %d rows of %d", len(e.Sink), len(e.Recent), min(s.format.Sink, tokens), s.format.Recent, s.dim)
+	sink, recent := s.format.windows(tokens)
+	if len(e.Sink) != sink*s.dim || len(e.Recent) != recent*s.dim {
+		return fmt.Errorf("%d values of sinks and %d of recent tokens: want %d and %d", len(e.Sink), len(e.Recent), sink*s.dim, recent*s.dim)
 	}
 	tokens -= sink + recent
+	if err := s.checkOutliers(tokens, e.Outliers); err != nil {
+		return err
+	}
 	n := tokens * s.dim
 	codes := len(e.Fields)
 	if s.format.Codec <= CodecBF16 {

@@ -74,6 +74,8 @@ type Format struct {
 	// share scales (ShareChannel with a group), they leave the recent window Recent at
 	// a time, a multiple of Group.
 	Sink, Recent int
+	// Outliers is how many values of a head may be kept out of the codes.
+	Outliers int
 }
 
 // A CacheShape is the geometry of one layer's cache.
@@ -131,6 +133,9 @@ func (f Format) check() error {
 		return fmt.Errorf("a book of %d-bit codes: a cache holds 2 to 4 bits", f.Bits)
 	case f.Group > 0 && f.Share != ShareToken && f.Share != ShareChannel:
 		return fmt.Errorf("a group of %d needs scales per token or per channel", f.Group)
+	}
+	if f.Outliers < 0 {
+		return fmt.Errorf("%d outliers: want at least 0", f.Outliers)
 	}
 	if f.Sink < 0 || f.Recent < 0 || f.blocks() && f.Recent%f.Group != 0 {
 		return fmt.Errorf("windows of the first %d and the last %d tokens: want none that is negative, and whole groups of %d", f.Sink, f.Recent, f.Group)

@@ -208,6 +208,7 @@ type blockState struct {
 	codeSum  []float32 // [head]: Σ of the integer probabilities, in units of the output
 	offsets  []float32 // [set][head][lane]: Σ p·offset of V's tokens
 	o        []float32 // outputs [head], maxDim apart
+	sparse   []float32 // outputs of V's outliers [head], a row of lanes each
 }
 
 // decodeWorker is one thread's scratch.
@@ -278,6 +279,11 @@ func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
 		b := &w.blocks[len(w.blocks)-1]
 		if b.x = b.q; scaledQuery {
 			b.x = a.floats(headBlock * w.row)
+		}
+	}
+	if c.v.format.Outliers > 0 {
+		for i := range w.blocks {
+			w.blocks[i].sparse = alignedFloats(headBlock * w.tv.lanes)
 		}
 	}
 	w.kScale, w.kOffset, w.vOffset = a.floats(meta(&c.k)), a.floats(meta(&c.k)), a.floats(meta(&c.v))
@@ -523,6 +529,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 		if vWide != nil {
 			vCodes = vWide.page(vCodes, vScale, vOffset, &hd.vBook, p)
 		}
+		kOut, vOut := hd.kOut.page(p), hd.vOut.page(p)
 		for i := range w.blocks {
 			b := &w.blocks[i]
 			switch kPath {
@@ -554,20 +561,27 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 					kTiles.score(z[s.lane:], kCodes[s.codes:], b.coef[at*2*row:], row, b.bias[i*headBlock:], b.unit[at:], b.add[at:], b.heads, s.blocks, s.steps, 0)
 				}
 			}
+			if kOut != nil {
+				w.sparseScores(b, kOut)
+			}
 			if low := d.first - c.origin - p*pageTokens; low > 0 {
 				w.mask(b, low, pageTokens)
 			}
+			inTiles := true // codes are multiplied behind the switch
 			switch vPath {
 			case valueFloat, valueScaled:
 				kern.softmax(z, b.top, r, b.sum, b.heads)
 				if vPath == valueScaled {
+					if len(b.sparse) > 0 {
+						w.sparseValues(b, vOut)
+					}
 					w.d.codec.multiplyColumns(z[:b.heads*pageTokens], z[:b.heads*pageTokens], w.vScale[:pageTokens], pageTokens)
 				}
 				for i := range vSegments {
 					s := &vSegments[i]
 					vFloat.value(b.o[outputAt(s.lane):], vCodes[s.codes:], z, pageTokens, r, b.heads, s.lanes, s.blocks, s.steps)
 				}
-				continue
+				inTiles = false
 			case valueSets, valueChannel:
 				kern.softmax(z, b.top, r, b.sum, b.heads)
 				if vPath == valueSets {
@@ -575,7 +589,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 				} else {
 					w.valueChannels(b, &c.v, vCodes)
 				}
-				continue
+				inTiles = false
 			case valueToken:
 				kern.softmaxFoldHalf(z, b.top, r, b.sum, coef, unit, bias, vMeta, w.vScale, centre, b.heads)
 				if vOffsets {
@@ -589,9 +603,12 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 					}
 				}
 			}
-			for i := range vSegments {
+			for i := 0; inTiles && i < len(vSegments); i++ {
 				s := &vSegments[i]
 				vTiles.value(b.o[outputAt(s.lane):], vCodes[s.codes:], coef, valuePlane, bias, r, unit, b.heads, s.lanes, s.blocks, s.steps, 0)
+			}
+			if len(b.sparse) > 0 && vPath != valueScaled {
+				w.sparseValues(b, vOut)
 			}
 		}
 	}
@@ -672,6 +689,7 @@ func (b *blockState) reset() {
 	clear(b.codeSum)
 	clear(b.offsets)
 	clear(b.o)
+	clear(b.sparse)
 }
 
 // foldQueries scales the queries of KV head h and, where K's codes are integers
@@ -968,6 +986,9 @@ func (w *decodeWorker) finish(h, chunk int, hd *head) {
 			}
 			if v := &d.cache.v; hd != nil && v.format.scaled() && v.expand != toValues {
 				w.unscale(o, b, j, p.sum, hd)
+			}
+			if hd != nil && len(b.sparse) > 0 {
+				w.kern.merge(o, b.sparse[j*lanes:][:lanes], 1, 1)
 			}
 		}
 	}

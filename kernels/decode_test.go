@@ -249,6 +249,9 @@ func (f Format) String() string {
 		}
 	}
 	name += []string{"", "@f32", "@e8m0", "@e4m3"}[f.Meta]
+	if f.Outliers > 0 {
+		name += fmt.Sprintf("+outliers%d", f.Outliers)
+	}
 	if f.Sink > 0 {
 		name += fmt.Sprintf("+sink%d", f.Sink)
 	}

@@ -35,14 +35,30 @@ func (c *Cache) front() int { return min(c.tokens, c.origin) }
 // tail returns the tokens that stand behind the last page.
 func (c *Cache) tail() int { return c.tokens - c.front() - c.pages*pageTokens }
 
-// coded returns the tokens up to which a side with the given number of tokens in its
-// recent window can fill pages: those of whole blocks.
-func (s *side) coded(tokens, recent int) int {
-	end := tokens - recent
-	if f := s.format; f.blocks() && end > f.Sink {
-		end -= (end - f.Sink) % f.Group
+// windows returns how many of the tokens are sinks and how many are recent: those of
+// them that are left once whole windows of blocks are gone.
+func (f Format) windows(tokens int) (sink, recent int) {
+	sink = min(f.Sink, tokens)
+	recent = min(f.Recent, tokens-sink)
+	if f.blocks() && f.Recent > 0 {
+		recent = (tokens - sink) % f.Recent
 	}
-	return end
+	return sink, recent
+}
+
+// pagesOf returns how many pages so many tokens fill: those that both sides code, in
+// whole blocks.
+func (c *Cache) pagesOf(tokens int) int {
+	end := tokens
+	for _, s := range []*side{&c.k, &c.v} {
+		sink, recent := s.format.windows(tokens)
+		coded := tokens - sink - recent
+		if s.format.blocks() {
+			coded -= coded % s.format.Group
+		}
+		end = min(end, sink+coded)
+	}
+	return max(0, end-c.origin) / pageTokens
 }
 
 // tiles returns how many tiles of 64 tokens n tokens take.
@@ -88,9 +104,13 @@ func (f *floats) get(key bool, t int, row []float32) {
 	}
 }
 
-func (f *floats) clear() {
-	clear(f.k)
-	clear(f.v)
+// clear zeroes the keys or the values.
+func (f *floats) clear(key bool) {
+	if key {
+		clear(f.k)
+	} else {
+		clear(f.v)
+	}
 }
 
 // putRow writes the values of one token into float32 tiles.

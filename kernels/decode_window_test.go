@@ -28,6 +28,17 @@ func windowedSide(r *rand.Rand, f Format, tokens, dim int) (Encoded, []float64) 
 	if sink+recent == tokens {
 		e.Scales, e.Offsets = nil, nil
 	}
+	// Outliers stand anywhere, some tokens with none and some with many; they are
+	// larger than what codes stand for.
+	for t := 0; t < tokens-sink-recent && f.Outliers > 0; t++ {
+		for c := range dim {
+			if (t*dim+c)*2654435761>>4%100 < 3*(t%3) && len(e.Outliers) < f.Outliers {
+				v := fromF16(f16(float32(4 * r.NormFloat64())))
+				e.Outliers = append(e.Outliers, Outlier{t, c, v})
+				x[t*dim+c] = float64(v)
+			}
+		}
+	}
 	rows := func(n int) (kept []float32, exact []float64) {
 		for range n * dim {
 			v := fromF16(f16(float32(r.NormFloat64())))

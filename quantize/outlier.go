@@ -43,6 +43,26 @@ func (s *Scheme) outliers(c *counter, rows, dim int64) int64 {
 	return s.outliersOf(c.mul(rows, dim))
 }
 
+// OutlierCount returns how many values of rows of one head +outlier keeps, and no more
+// of fewer rows.
+func (s *Scheme) OutlierCount(rows, dim int) int {
+	if !s.has(Outlier) {
+		return 0
+	}
+	var c counter
+	return int(s.outliers(&c, int64(rows), int64(dim)))
+}
+
+// EachOutlier calls f for what +outlier kept, row by coded row.
+func (e *Encoded) EachOutlier(f func(row, channel int, value float32)) {
+	n := 0
+	for row := range len(e.OutlierEnds) / outlierRowBytes {
+		for end := int(binary.LittleEndian.Uint32(e.OutlierEnds[row*outlierRowBytes:])); n < end; n++ {
+			f(row, int(binary.LittleEndian.Uint16(e.OutlierChannels[n*outlierChannelBytes:])), kernels.GetF16(e.Outliers[n*outlierValueBytes:]))
+		}
+	}
+}
+
 // eachUnit calls f for the sharing units of rows×dim values of one head: the
 // index of its first value, the step to the next, and their count.
 func (s *Scheme) eachUnit(rows, dim int, f func(first, step, n int)) {
@@ -150,13 +170,7 @@ func magnitude(v float32) uint32 { return math.Float32bits(v) &^ (1 << 31) }
 
 // putOutliers writes e's outliers over decoded values.
 func (c *Coder) putOutliers(values []float32, e *Encoded) {
-	n := 0
-	for row := 0; row < len(e.OutlierEnds)/outlierRowBytes; row++ {
-		for end := int(binary.LittleEndian.Uint32(e.OutlierEnds[row*outlierRowBytes:])); n < end; n++ {
-			channel := int(binary.LittleEndian.Uint16(e.OutlierChannels[n*outlierChannelBytes:]))
-			values[row*e.Dim+channel] = kernels.GetF16(e.Outliers[n*outlierValueBytes:])
-		}
-	}
+	e.EachOutlier(func(row, channel int, value float32) { values[row*e.Dim+channel] = value })
 }
 
 // clipFactors are what +clip tries, from no clipping on.
