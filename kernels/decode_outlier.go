@@ -125,6 +125,20 @@ func (s *side) checkOutliers(tokens int, all []Outlier) error {
 
 // sparseScores adds the outliers of K to the scores of a page.
 func (w *decodeWorker) sparseScores(b *blockState, entries []sparseEntry) {
+	if b.heads == headBlock {
+		// Four sums at once do not wait for each other.
+		q0, q1, q2, q3 := b.q[:w.row], b.q[w.row:][:w.row], b.q[2*w.row:][:w.row], b.q[3*w.row:][:w.row]
+		z := (*[headBlock * pageTokens]float32)(w.z)
+		for i := range entries {
+			e := &entries[i]
+			t, c := e.token%pageTokens, int(e.channel)
+			z[t] += float32(q0[c] * e.delta)
+			z[pageTokens+t] += float32(q1[c] * e.delta)
+			z[2*pageTokens+t] += float32(q2[c] * e.delta)
+			z[3*pageTokens+t] += float32(q3[c] * e.delta)
+		}
+		return
+	}
 	for h := range b.heads {
 		q, z := b.q[h*w.row:][:w.row], (*[pageTokens]float32)(w.z[h*pageTokens:])
 		for i := range entries {
@@ -139,10 +153,26 @@ func (w *decodeWorker) sparseScores(b *blockState, entries []sparseEntry) {
 func (w *decodeWorker) sparseValues(b *blockState, entries []sparseEntry) {
 	lanes := w.tv.lanes
 	for h := range b.heads {
-		o, p := b.sparse[h*lanes:][:lanes], (*[pageTokens]float32)(w.z[h*pageTokens:])
 		if r := w.r[h]; r != 1 {
+			o := b.sparse[h*lanes:][:lanes]
 			w.kern.multiply(o, o, r)
 		}
+	}
+	if b.heads == headBlock {
+		o0, o1, o2, o3 := b.sparse[:lanes], b.sparse[lanes:][:lanes], b.sparse[2*lanes:][:lanes], b.sparse[3*lanes:][:lanes]
+		p := (*[headBlock * pageTokens]float32)(w.z)
+		for i := range entries {
+			e := &entries[i]
+			t, c := e.token%pageTokens, int(e.channel)
+			o0[c] += float32(p[t] * e.delta)
+			o1[c] += float32(p[pageTokens+t] * e.delta)
+			o2[c] += float32(p[2*pageTokens+t] * e.delta)
+			o3[c] += float32(p[3*pageTokens+t] * e.delta)
+		}
+		return
+	}
+	for h := range b.heads {
+		o, p := b.sparse[h*lanes:][:lanes], (*[pageTokens]float32)(w.z[h*pageTokens:])
 		for i := range entries {
 			e := &entries[i]
 			o[e.channel] += float32(p[e.token%pageTokens] * e.delta)
