@@ -55,7 +55,7 @@ type valueCalls struct{ set, codes, out, wide, blocks int32 }
 // streams says whether stream knows the formats of a cache.
 func streams(k, v *side) bool {
 	for _, s := range []*side{k, v} {
-		if s.expand != asStored || s.layout.store == storeF32 {
+		if s.expand != asStored || s.layout.store == storeF32 || s.format.Outliers > 0 {
 			return false
 		}
 	}
