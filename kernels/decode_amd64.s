@@ -160,7 +160,7 @@ step:
 	RET
 
 // func tile8x1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile8x1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -181,6 +181,7 @@ block:
 	MOVQ         CX, R9
 
 step0:
+	PREFETCHT0   64(R9)
 	VMOVDQU      (R9), Y2
 	VMOVDQU      32(R9), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
@@ -419,7 +420,7 @@ step:
 	RET
 
 // func value8x1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value8x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -442,6 +443,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
@@ -622,6 +624,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
@@ -799,6 +802,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
@@ -948,7 +952,7 @@ step:
 	RET
 
 // func scoreHalfAdd8x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd8x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -971,6 +975,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord00ff00ff<>+0(SB), Y2, Y4
@@ -1271,7 +1276,7 @@ step:
 	RET
 
 // func tile4x1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile4x1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -1292,6 +1297,7 @@ block:
 	MOVQ         CX, R9
 
 step0:
+	PREFETCHT0   64(R9)
 	VMOVDQU      (R9), Y2
 	VMOVDQU      32(R9), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
@@ -1603,7 +1609,7 @@ step:
 	RET
 
 // func value4x1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value4x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -1626,6 +1632,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
@@ -1855,6 +1862,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
@@ -2081,6 +2089,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
@@ -2279,7 +2288,7 @@ step:
 	RET
 
 // func scoreHalfAdd4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd4x1x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -2302,6 +2311,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y2
 	VMOVDQU      32(R11), Y3
 	VPAND        decodeWord000f000f<>+0(SB), Y2, Y4
@@ -3515,7 +3525,7 @@ step:
 	RET
 
 // func tile8x2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile8x2x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -3541,6 +3551,7 @@ block:
 	MOVQ         CX, R10
 
 step0:
+	PREFETCHT0   64(R10)
 	VMOVDQU      (R10), Y4
 	VMOVDQU      32(R10), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
@@ -3891,7 +3902,7 @@ step:
 	RET
 
 // func value8x2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value8x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -3919,6 +3930,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
@@ -4190,6 +4202,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
@@ -4454,6 +4467,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
@@ -4687,7 +4701,7 @@ step:
 	RET
 
 // func scoreHalfAdd8x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd8x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -4715,6 +4729,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
@@ -5103,7 +5118,7 @@ step:
 	RET
 
 // func tile4x2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile4x2x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -5129,6 +5144,7 @@ block:
 	MOVQ         CX, R10
 
 step0:
+	PREFETCHT0   64(R10)
 	VMOVDQU      (R10), Y4
 	VMOVDQU      32(R10), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
@@ -5590,7 +5606,7 @@ step:
 	RET
 
 // func value4x2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value4x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -5618,6 +5634,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
@@ -5964,6 +5981,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
@@ -6303,6 +6321,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
@@ -6611,7 +6630,7 @@ step:
 	RET
 
 // func scoreHalfAdd4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd4x2x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -6639,6 +6658,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y4
 	VMOVDQU      32(R12), Y5
 	VPAND        decodeWord000f000f<>+0(SB), Y4, Y6
@@ -8223,7 +8243,7 @@ step:
 	RET
 
 // func tile8x3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile8x3x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -8254,6 +8274,7 @@ block:
 	MOVQ         CX, R10
 
 step0:
+	PREFETCHT0   64(R10)
 	VMOVDQU      (R10), Y6
 	VMOVDQU      32(R10), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
@@ -8706,7 +8727,7 @@ step:
 	RET
 
 // func value8x3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value8x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -8739,6 +8760,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
@@ -9096,6 +9118,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
@@ -9442,6 +9465,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
@@ -9754,7 +9778,7 @@ step:
 	RET
 
 // func scoreHalfAdd8x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd8x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -9787,6 +9811,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
@@ -10289,7 +10314,7 @@ step:
 	RET
 
 // func tile4x3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile4x3x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -10320,6 +10345,7 @@ block:
 	MOVQ         CX, R10
 
 step0:
+	PREFETCHT0   64(R10)
 	VMOVDQU      (R10), Y6
 	VMOVDQU      32(R10), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
@@ -10921,7 +10947,7 @@ step:
 	RET
 
 // func value4x3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value4x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -10954,6 +10980,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
@@ -11412,6 +11439,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
@@ -11859,6 +11887,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
@@ -12272,7 +12301,7 @@ step:
 	RET
 
 // func scoreHalfAdd4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd4x3x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -12305,6 +12334,7 @@ block:
 	MOVQ         CX, R12
 
 step0:
+	PREFETCHT0   64(R12)
 	VMOVDQU      (R12), Y6
 	VMOVDQU      32(R12), Y7
 	VPAND        decodeWord000f000f<>+0(SB), Y6, Y8
@@ -14275,7 +14305,7 @@ step:
 	RET
 
 // func tile8x4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile8x4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -14314,6 +14344,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y8
 	VMOVDQU      32(R11), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
@@ -14887,7 +14918,7 @@ step:
 	RET
 
 // func value8x4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value8x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -14928,6 +14959,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
@@ -15383,6 +15415,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
@@ -15823,6 +15856,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
@@ -16223,7 +16257,7 @@ step:
 	RET
 
 // func scoreHalfAdd8x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd8x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -16264,6 +16298,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
@@ -16899,7 +16934,7 @@ step:
 	RET
 
 // func tile4x4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·tile4x4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ sums+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -16938,6 +16973,7 @@ block:
 	MOVQ         CX, R11
 
 step0:
+	PREFETCHT0   64(R11)
 	VMOVDQU      (R11), Y8
 	VMOVDQU      32(R11), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
@@ -17698,7 +17734,7 @@ step:
 	RET
 
 // func value4x4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, blocks int, steps int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·value4x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ o+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -17739,6 +17775,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
@@ -18321,6 +18358,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
@@ -18888,6 +18926,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
@@ -19415,7 +19454,7 @@ step:
 	RET
 
 // func scoreHalfAdd4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
-// Requires: AVX, AVX2, F16C
+// Requires: AVX, AVX2, F16C, MMX+
 TEXT ·scoreHalfAdd4x4x2AVX2(SB), NOSPLIT, $0-72
 	MOVQ z+0(FP), AX
 	MOVQ codes+8(FP), CX
@@ -19456,6 +19495,7 @@ block:
 	MOVQ         CX, R13
 
 step0:
+	PREFETCHT0   64(R13)
 	VMOVDQU      (R13), Y8
 	VMOVDQU      32(R13), Y9
 	VPAND        decodeWord000f000f<>+0(SB), Y8, Y10
