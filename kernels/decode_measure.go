@@ -47,6 +47,7 @@ type Meter struct {
 	memory  []byte
 	free    func()
 	read    func([]byte) uint64
+	pieces  *parts // of a read pass
 	sink    []uint64
 }
 
@@ -59,7 +60,7 @@ func NewMeter(threads int) (*Meter, error) {
 	if threads < 1 || threads > 1024 {
 		return nil, fmt.Errorf("%d threads: want 1 to 1024", threads)
 	}
-	return &Meter{threads: threads, sink: make([]uint64, threads*8)}, nil
+	return &Meter{threads: threads, pieces: newParts(threads), sink: make([]uint64, threads*8)}, nil
 }
 
 // Close gives the meter's memory back.
@@ -231,36 +232,29 @@ func (m *Meter) reader() func([]byte) uint64 {
 	return chosen
 }
 
-// pass reads b once, shared by the meter's threads.
+// pass reads b once, shared by the meter's threads as a decode step shares its chunks,
+// in calls short enough for the scheduler.
 func (m *Meter) pass(b []byte) {
+	const piece = 256 << 10
 	read := m.reader()
-	if m.threads == 1 {
-		m.sink[0] += readPieces(read, b)
-		return
+	m.pieces.reset((len(b) + piece - 1) / piece)
+	work := func(worker int) {
+		var sum uint64
+		for i := m.pieces.take(worker); i >= 0; i = m.pieces.take(worker) {
+			sum += read(b[i*piece : min((i+1)*piece, len(b))])
+		}
+		m.sink[worker*8] += sum
 	}
 	var wait sync.WaitGroup
-	part := roundUp((len(b)+m.threads-1)/m.threads, 4096)
-	for i := range m.threads {
-		piece := b[min(i*part, len(b)):min((i+1)*part, len(b))]
+	for i := 1; i < m.threads; i++ {
 		wait.Add(1)
 		go func() {
 			defer wait.Done()
-			m.sink[i*8] += readPieces(read, piece)
+			work(i)
 		}()
 	}
+	work(0)
 	wait.Wait()
-}
-
-// readPieces reads b in calls short enough for the scheduler.
-func readPieces(read func([]byte) uint64, b []byte) uint64 {
-	const piece = 256 << 10
-	var sum uint64
-	for len(b) >= 512 {
-		n := min(piece, len(b)&^511)
-		sum += read(b[:n])
-		b = b[n:]
-	}
-	return sum
 }
 
 // alternate runs samples of steps and read passes in turn and fills in f.

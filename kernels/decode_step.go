@@ -43,9 +43,9 @@ type Decoder struct {
 	// The step in hand.
 	cache   *Cache
 	q, out  []float32
-	first   int // first visible token
-	chunks  int // chunks of a head: those of the front, of the pages, of the tail
-	next    atomic.Int64
+	first   int            // first visible token
+	chunks  int            // chunks of a head: those of the front, of the pages, of the tail
+	items   *parts         // chunks of all heads, head by head
 	left    []atomic.Int32 // chunks of each head not yet done
 	pending atomic.Int32   // workers still at the step
 	partial []partial
@@ -79,14 +79,15 @@ func NewDecoder(c *Cache, o DecodeOptions) (*Decoder, error) {
 		options: o, shape: c.shape, k: c.k.format, v: c.v.format,
 		grouped: o.QueryHeads / c.shape.Heads,
 		kern:    &backend.decode, codec: &backend.codec, even: c.Fused(),
-		left: make([]atomic.Int32, c.shape.Heads),
-		done: make(chan struct{}, 1),
+		left:  make([]atomic.Int32, c.shape.Heads),
+		items: newParts(o.Threads),
+		done:  make(chan struct{}, 1),
 	}
 	maxChunks := c.shape.Tokens/(chunkPages*pageTokens) + 3
 	d.partial = make([]partial, o.QueryHeads*maxChunks)
 	d.outputs = alignedFloats(len(d.partial) * roundUp(c.shape.DimV, laneWidth))
 	for range o.Threads {
-		d.workers = append(d.workers, newDecodeWorker(d, c))
+		d.workers = append(d.workers, newDecodeWorker(d, c, len(d.workers)))
 	}
 	for _, w := range d.workers[1:] {
 		wake := make(chan struct{}, 1)
@@ -145,7 +146,7 @@ func (d *Decoder) Step(c *Cache, out, q []float32) error {
 	for i := range d.left {
 		d.left[i].Store(int32(d.chunks))
 	}
-	d.next.Store(0)
+	d.items.reset(d.chunks * d.shape.Heads)
 	d.pending.Store(int32(len(d.workers)))
 	for _, wake := range d.wake {
 		wake <- struct{}{}
@@ -214,6 +215,7 @@ type blockState struct {
 // decodeWorker is one thread's scratch.
 type decodeWorker struct {
 	d      *Decoder
+	number int // of the worker in d
 	kern   *decodeKernels
 	kTiles *intTiles // of integer K
 	vTiles *intTiles
@@ -241,8 +243,8 @@ type decodeWorker struct {
 	row                              int       // distance of the rows of queries and of their planes
 }
 
-func newDecodeWorker(d *Decoder, c *Cache) *decodeWorker {
-	w := &decodeWorker{d: d, kern: d.kern, k: c.k.layout, v: c.v.layout, head: -1}
+func newDecodeWorker(d *Decoder, c *Cache, number int) *decodeWorker {
+	w := &decodeWorker{d: d, number: number, kern: d.kern, k: c.k.layout, v: c.v.layout, head: -1}
 	w.tk, w.tv = c.tk, c.tv
 	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
 	w.kFloat, w.vFloat = d.kern.floatTiles(w.k.store), d.kern.floatTiles(w.v.store)
@@ -327,14 +329,9 @@ func (k *decodeKernels) floatTiles(s storage) *floatTiles {
 // chunk merges the head.
 func (w *decodeWorker) run() {
 	d := w.d
-	items := int64(d.chunks * d.shape.Heads)
 	w.head = -1
-	for {
-		item := d.next.Add(1) - 1
-		if item >= items {
-			break
-		}
-		h, chunk := int(item)/d.chunks, int(item)%d.chunks
+	for item := d.items.take(w.number); item >= 0; item = d.items.take(w.number) {
+		h, chunk := item/d.chunks, item%d.chunks
 		w.chunk(h, chunk)
 		if d.left[h].Add(-1) == 0 {
 			w.mergeHead(h)
