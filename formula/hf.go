@@ -553,19 +553,23 @@ func (r *hfReader) readDType() {
 // nothing of the cache but what a step reads of the weights. Lists, one entry
 // a layer, are passed over.
 func (r *hfReader) readExperts() {
+	c := r.c
+	if nested, ok := c.object("ffn_config"); ok { // DBRX's
+		c = nested
+	}
 	number := func(keys ...string) int64 {
 		for _, key := range keys {
-			if !r.c.has(key) || r.c.isList(key) {
+			if !c.has(key) || c.isList(key) {
 				continue
 			}
-			if n, ok := r.c.integer(key); ok {
+			if n, ok := c.integer(key); ok {
 				return n
 			}
 		}
 		return 0
 	}
-	all := number("num_experts", "num_local_experts", "n_routed_experts")
-	used := number("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk")
+	all := number("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+	used := number("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")
 	if used > 0 && used < all {
 		r.m.Experts, r.m.ExpertsPerToken = all, used
 		r.fact("experts", all, fmt.Sprintf("config.json, %d of them for each token", used))

@@ -39,7 +39,7 @@ var hfFamilies = sync.OnceValue(func() map[string]hfFamily {
 		{"llama apertus arcee baichuan bloom cohere codegen ernie4_5 ernie4_5_moe exaone glm glm4 glm4_moe glm4v_text glm4v_moe_text " +
 			"gpt2 gpt_neox gpt_neox_japanese gptj gemma granite granitemoe granitemoeshared grok grok-1 helium hunyuan hunyuan_v1_dense hunyuan_v1_moe " +
 			"internlm internlm2 internlm3 jais minicpm mllama nemotron olmo olmo2 olmoe opt orion persimmon phi phi-msft phi3small " +
-			"seed_oss solar stablelm stablelm_epoch telechat xglm xverse yayi aquila bailing_moe minimax_m2 step1 arctic mixformer-sequential " +
+			"seed_oss solar stablelm stablelm_epoch telechat xglm xverse yayi aquila bailing_moe step1 arctic mixformer-sequential " +
 			"gpt_bigcode_mha llama_text llava internvl_chat deci phimoe", hfFamily{}},
 		{"deepseek deepseek_v2 deepseek_v3 kimi_k2 kimi_k25 glm4_moe_lite mistral4 minicpm3", hfFamily{}},
 		{"deepseek_v32 glm_moe_dsa", hfFamily{rule: sparseIndexRule}},
@@ -98,6 +98,7 @@ var hfFamilies = sync.OnceValue(func() map[string]hfFamily {
 			window: hybridIDs, rule: everyState, state: mamba2State}},
 		{"qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text", hfFamily{defaults: map[string]int64{"linear_conv_kernel_dim": 4, "full_attention_interval": 4}, window: fullInterval, state: deltaState}},
 		{"kimi_linear kimi_k3", hfFamily{rule: kimiLinear, state: kdaState}},
+		{"minimax_m2", hfFamily{window: onlySoftmax}},
 		{"minimax minimax_text_01 minimax_m1", hfFamily{defaults: map[string]int64{"num_key_value_heads": 8}, window: typeList, state: lightningState}},
 		{"lfm2 lfm2_moe lfm2_vl", hfFamily{window: fullIndices, state: shortConvState}},
 		{"phi4flash", hfFamily{ownTypes: true, rule: yoco, state: mamba1State}},
@@ -147,7 +148,7 @@ var hfHarmless = sync.OnceValue(func() map[string]bool {
 		window_attention window_size swa_rope_theta swa_num_attention_heads
 		index_topk index_n_heads index_head_dim index_topk_pattern index_share_for_mtp_iteration indexer_rope_interleave
 		mlp_layer_types moe_latent_size moe_layer_pattern mtp_hybrid_override_pattern cla_share_factor use_cla kv_channels kv_lora_rank
-		compress_rope_theta linear_attn_config
+		compress_rope_theta linear_attn_config latent_moe_use_norm
 		mamba_act_fn mamba_chunk_size mamba_conv_bias mamba_proj_bias mamba_dt_rank mamba_hidden_act mamba_inner_layernorms mamba_intermediate
 		mamba_norm_before_gate mamba_rms_norm mamba_use_mlp mamba_d_ssm mamba_d_conv mamba_d_head mamba_d_state mamba_expand mamba_headdim
 		mamba_head_dim mamba_n_groups mamba_n_heads mamba_ngroups mamba_num_groups mamba_num_heads mamba_state_dim n_mamba_heads
@@ -741,6 +742,16 @@ func typeList(r *hfReader) error {
 		return fmt.Errorf("attn_type_list: %d entries for %d layers", len(list), len(r.layers))
 	}
 	r.attendWhere(func(i int) bool { return list[i] == 1 })
+	return nil
+}
+
+// onlySoftmax is MiniMax-M2's: the same list, in which every layer attends.
+func onlySoftmax(r *hfReader) error {
+	for i, kind := range r.c.integers("attn_type_list") {
+		if kind != 1 {
+			return fmt.Errorf("attn_type_list: layer %d is of type %d, and only softmax attention (1) is known of model_type %q", i, kind, r.textType)
+		}
+	}
 	return nil
 }
 

@@ -392,3 +392,26 @@ func FuzzHF(f *testing.F) {
 		}
 	})
 }
+
+// TestHFExperts reads how many of a mixture's experts a token uses, wherever
+// the file says it.
+func TestHFExperts(t *testing.T) {
+	for text, want := range map[string][2]int64{
+		`{"model_type":"dbrx","n_layers":40,"n_heads":48,"d_model":6144,"attn_config":{"kv_n_heads":8},"ffn_config":{"moe_num_experts":16,"moe_top_k":4}}`:                                         {16, 4},
+		`{"model_type":"ernie4_5_moe","num_hidden_layers":28,"num_attention_heads":20,"num_key_value_heads":4,"hidden_size":2560,"moe_num_experts":64,"moe_k":6}`:                                  {64, 6},
+		`{"model_type":"mixtral","num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":8,"hidden_size":4096,"num_local_experts":8,"num_experts_per_tok":2}`:                        {8, 2},
+		`{"model_type":"minimax_m2","num_hidden_layers":2,"num_attention_heads":48,"num_key_value_heads":8,"head_dim":128,"num_local_experts":256,"num_experts_per_tok":8,"attn_type_list":[1,1]}`: {256, 8},
+		`{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":8,"hidden_size":64}`:                                                                                                    {},
+	} {
+		m, err := ParseHF([]byte(text), HFOptions{})
+		if err != nil {
+			t.Errorf("%.30s: %v", text, err)
+		} else if got := [2]int64{m.Experts, m.ExpertsPerToken}; got != want {
+			t.Errorf("%.30s: %v experts, want %v", text, got, want)
+		}
+	}
+	// A kind of attention that the class does not have is refused.
+	if _, err := ParseHF([]byte(`{"model_type":"minimax_m2","num_hidden_layers":2,"num_attention_heads":48,"num_key_value_heads":8,"head_dim":128,"attn_type_list":[1,0]}`), HFOptions{}); err == nil || !strings.Contains(err.Error(), "layer 1 is of type 0") {
+		t.Errorf("another kind of attention: %v", err)
+	}
+}
