@@ -54,7 +54,7 @@ func (m *measurement) row(n, from, to int) Row {
 			r.VBytes = &size
 		}
 	}
-	r.BitsPerElement = 8 * float64(r.Bytes) / float64(m.elements(c, to-from))
+	r.BitsPerElement = 8 * float64(r.Bytes) / float64(m.layer.elements(c, to-from))
 	if side := c.side[keys]; side >= 0 {
 		e := m.pool(keys, side, from, to)
 		r.KMSE, r.KNMSE, r.KSQNRdB = e.mse, e.nmse, e.sqnr
@@ -182,27 +182,27 @@ func quantile(x []float64, p float64) float64 {
 }
 
 // elements returns the number of values that a combo quantizes in some heads.
-func (m *measurement) elements(c combo, heads int) int64 {
+func (l *Layer) elements(c combo, heads int) int64 {
 	var n int64
 	for tensor, side := range c.side {
 		if side >= 0 {
-			n += int64(heads) * int64(m.layer.Tokens) * int64(m.layer.shape(tensor).Dim)
+			n += int64(heads) * int64(l.Tokens) * int64(l.shape(tensor).Dim)
 		}
 	}
 	return n
 }
 
 // summarize pools the rows of combo n, one of each of some layers.
-func (p *plan) summarize(n int, layers []*measurement, rows []*Row) Summary {
+func (p *plan) summarize(n int, layers []*Layer, rows []*Row) Summary {
 	c := p.combos[n]
 	s := Summary{Scheme: c.name, K: p.sideName(c, keys), V: p.sideName(c, values), Online: c.online, Layers: len(rows), Queries: Captured}
 	var elements int64
 	columns := make([][]*float64, 6)
 	worst := math.Inf(-1)
 	for i, r := range rows {
-		l := layers[i].layer
+		l := layers[i]
 		s.Bytes += r.Bytes
-		elements += layers[i].elements(c, l.KVHeads)
+		elements += l.elements(c, l.KVHeads)
 		if r.Queries == Proxy {
 			s.Queries = Proxy
 		}

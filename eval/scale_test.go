@@ -3,6 +3,7 @@ package eval
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"kvq/kernels"
@@ -56,5 +57,37 @@ func BenchmarkScale(b *testing.B) {
 		if _, err := Run(context.Background(), []*Layer{l}, Options{}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestManyLayers holds that a run keeps of a layer what its rows need, not what
+// grows with its tokens: a dump may be larger than memory.
+func TestManyLayers(t *testing.T) {
+	const layers, tokens, dim = 12, 32768, 8
+	x := gaussian(tokens, dim)
+	var heap []uint64
+	var all []*Layer
+	for n := range layers {
+		all = append(all, &Layer{
+			Dump: "many", Number: n, DType: "f32", Tokens: tokens, KVHeads: 1, QueryHeads: 1, DimK: dim, DimV: dim,
+			QueryRows: 1, QueryPositions: []int{tokens - 1}, Facts: Facts{Scale: 1, Causal: true},
+			Read: func(dst []float32, tensor Tensor, _ int) error {
+				if tensor == Queries && len(heap) <= n {
+					var m runtime.MemStats
+					runtime.GC()
+					runtime.ReadMemStats(&m)
+					heap = append(heap, m.HeapAlloc)
+				}
+				copy(dst, x)
+				return nil
+			},
+		})
+	}
+	if _, err := Run(context.Background(), all, Options{Schemes: []string{"int4-token"}, Threads: 1}); err != nil {
+		t.Fatal(err)
+	}
+	// The norms of one layer's tokens alone are four times 8 bytes a token.
+	if grown := int64(heap[layers-1]) - int64(heap[2]); len(heap) != layers || grown > 4*8*tokens {
+		t.Errorf("%d layers later %d bytes more are held: %v", layers-3, grown, heap)
 	}
 }

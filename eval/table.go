@@ -18,7 +18,7 @@ type table struct {
 // pooled is what the summary of a combo pools: layers, their rows, and the
 // units of resampling.
 type pooled struct {
-	layers []*measurement
+	layers []*Layer // not their measurements, which are large
 	rows   []*Row
 	units  []sample
 }
@@ -46,7 +46,7 @@ func (t *table) add(ctx context.Context, m *measurement) error {
 	rows := t.rowsOf(m, combos, 0, l.KVHeads)
 	for i, n := range combos {
 		p := &t.combos[n]
-		p.layers = append(p.layers, m)
+		p.layers = append(p.layers, l)
 		p.rows = append(p.rows, &rows[i])
 		if side := t.plan.combos[n].side[keys]; side >= 0 {
 			p.units = append(p.units, m.klUnits(side, 0, l.KVHeads)...)
