@@ -528,7 +528,9 @@ func planNotes(p *planRun, u units) []string {
 		name, geometry := p.draftName()
 		notes = append(notes, fmt.Sprintf("totals hold the draft's cache: %s, %s", name, geometry))
 	}
-	if !p.all() && slices.ContainsFunc(p.rows, func(r planRow) bool { return priced(r.Row) && r.BytesPerToken == 0 }) {
+	if len(p.request.Model.Geometry) == 0 {
+		notes = append(notes, "no layer keeps tokens: neither the scheme nor the context changes anything")
+	} else if !p.all() && slices.ContainsFunc(p.rows, func(r planRow) bool { return priced(r.Row) && r.BytesPerToken == 0 }) {
 		notes = append(notes, "B/token -: the next 256 tokens add nothing, since windows are full or blocks have room")
 	}
 	if p.budget.Weights > 0 {

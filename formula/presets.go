@@ -291,8 +291,10 @@ func parsePreset(row []string) (*Model, error) {
 			return fail(err)
 		}
 	}
-	if m.Geometry, err = ParseGeometry(row[colGeometry]); err != nil {
-		return fail(err)
+	if row[colGeometry] != "" { // a model of states alone has none
+		if m.Geometry, err = ParseGeometry(row[colGeometry]); err != nil {
+			return fail(err)
+		}
 	}
 	if row[colDraft] != "" {
 		if m.Draft, err = ParseGeometry(row[colDraft]); err != nil {
