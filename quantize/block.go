@@ -14,6 +14,7 @@ type block struct {
 	elements int  // channels; 0: the whole row
 	metadata int  // bytes of scales, minima and sums in a block
 	tensor   bool // one float32 scale of the whole tensor comes on top
+	binary   bool // a row must be a power of two
 
 	// encode writes a block; false: its scale does not fit. tensor is the tensor's
 	// scale, 0 where there is none.

@@ -168,9 +168,9 @@ func TestHQQ(t *testing.T) {
 					v := all[row*n+column]
 					lo, hi = math.Min(lo, v), math.Max(hi, v)
 				}
-				scale := f32(2e4)
-				if hi > lo {
-					scale = math.Min(f32(top/f32(hi-lo)), scale)
+				scale := 1.0
+				if f32(hi-lo) > 1e-4 {
+					scale = math.Min(f32(top/f32(hi-lo)), 2e4)
 				}
 				zero := f32(-lo * scale)
 				for row := range 64 {

@@ -433,16 +433,22 @@ func (c *Coder) hadamard(rows []float32, dim, n int) {
 		for i, v := range block {
 			w[i] = float64(v)
 		}
-		for half := 1; half < n; half *= 2 {
-			for base := 0; base < n; base += 2 * half {
-				a, b := w[base:base+half], w[base+half:base+2*half]
-				for i := range a {
-					a[i], b[i] = a[i]+b[i], a[i]-b[i]
-				}
-			}
-		}
+		walshHadamard(w)
 		for i := range block {
 			block[i] = float32(w[i] * scale)
+		}
+	}
+}
+
+// walshHadamard transforms w, whose length is a power of two, by the Walsh–Hadamard
+// matrix of ones in Sylvester's order.
+func walshHadamard(w []float64) {
+	for half := 1; half < len(w); half *= 2 {
+		for base := 0; base < len(w); base += 2 * half {
+			a, b := w[base:base+half], w[base+half:base+2*half]
+			for i := range a {
+				a[i], b[i] = a[i]+b[i], a[i]-b[i]
+			}
 		}
 	}
 }

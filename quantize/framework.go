@@ -1,8 +1,8 @@
 package quantize
 
 import (
-	"encoding/binary"
 	"math"
+	"sort"
 
 	"kvq/kernels"
 )
@@ -69,59 +69,65 @@ func decodeMLX(bits int) func([]float32, []byte, float32) {
 	}
 }
 
-// encodeQuanto is the affine form of Hugging Face's quanto: the range as it is,
-// an integer zero point that may lie outside the codes, here an int16. A group of
-// equal values has no scale and is lost.
-func encodeQuanto(bits int) func([]byte, []float32, float32) bool {
+// encodeHalfAffine is steps of the range computed in f16, each operation rounded, as
+// PyTorch does it for a model of that type: Hugging Face's quanto, whose offset is
+// minus the minimum, and with a least range QuaRot. Both values are stored in f16. A
+// group of equal values has the scale 0 and decodes to them.
+func encodeHalfAffine(bits int, least float32) func([]byte, []float32, float32) bool {
 	top := float32(int(1)<<bits - 1)
 	return func(dst []byte, x []float32, _ float32) bool {
 		clear(dst)
 		lo, hi := extremes(x)
-		if !putF16(dst, (hi-lo)/top) {
+		lo, hi = roundF16(lo), roundF16(hi)
+		scale := roundF16(max(roundF16(hi-lo), roundF16(least)) / top)
+		meta := dst[len(dst)-4:]
+		if !putF16(meta, scale) || !putF16(meta[2:], -lo) || !(hi-lo <= maxF16) {
 			return false
 		}
-		scale := kernels.GetF16(dst)
 		if scale == 0 {
 			return true
 		}
-		zero := math.RoundToEven(float64(-lo / scale))
-		if zero < math.MinInt16 || zero > math.MaxInt16 {
-			return false
-		}
-		binary.LittleEndian.PutUint16(dst[2:], uint16(int16(zero)))
 		for i, v := range x {
-			q := float32(math.RoundToEven(float64(v/scale))) + float32(zero)
-			putCode(dst[4:], i, bits, uint8(min(max(q, 0), top)))
+			putCode(dst, i, bits, nearestCode(roundF16(roundF16(roundF16(v)-lo)/scale), top))
 		}
 		return true
 	}
 }
 
-func decodeQuanto(bits int) func([]float32, []byte, float32) {
+func decodeHalfAffine(bits int) func([]float32, []byte, float32) {
 	return func(dst []float32, src []byte, _ float32) {
-		scale, zero := kernels.GetF16(src), float32(int16(binary.LittleEndian.Uint16(src[2:])))
+		meta := src[len(src)-4:]
+		scale, shift := kernels.GetF16(meta), kernels.GetF16(meta[2:])
 		for i := range dst {
-			dst[i] = scale * (float32(getCode(src[4:], i, bits)) - zero)
+			dst[i] = float32(scale*float32(getCode(src, i, bits))) - shift
 		}
 	}
+}
+
+// maxF16 is the largest finite f16.
+const maxF16 = 65504
+
+// roundF16 rounds to f16.
+func roundF16(v float32) float32 {
+	var b [2]byte
+	kernels.PutF16(b[:], v)
+	return kernels.GetF16(b[:])
 }
 
 // encodeMidpoint is ExLlamaV3's grid: 2^bits equal steps over [−max, max], each
-// standing for its middle, so that 0 has no code. max is stored in f16 first.
+// standing for its middle, so that 0 has no code. Codes come from the float32 max
+// plus 1e-10 by its reciprocal; it is then stored in f16.
 func encodeMidpoint(bits int) func([]byte, []float32, float32) bool {
-	half, top := float32(int(1)<<(bits-1)), float32(int(1)<<bits-1)
+	half, top := float64(int(1)<<(bits-1)), float64(int(1)<<bits-1)
 	return func(dst []byte, x []float32, _ float32) bool {
 		clear(dst)
-		signed := extreme(x)
-		if !putF16(dst, max(signed, -signed)) {
-			return false
-		}
-		largest := kernels.GetF16(dst)
+		largest := kernels.AbsMax(x) + 1e-10
+		id := 1 / largest
 		for i, v := range x {
-			at := float32(quotient(v, largest)+1) * half
-			putCode(dst[2:], i, bits, uint8(min(max(float32(math.Floor(float64(at))), 0), top)))
+			at := float32(float64(float64(float32(v*id))*half) + half) // a fused multiply-add
+			putCode(dst[2:], i, bits, uint8(min(max(math.Floor(float64(at)), 0), top)))
 		}
-		return true
+		return putF16(dst, largest)
 	}
 }
 
@@ -135,6 +141,43 @@ func decodeMidpoint(bits int) func([]float32, []byte, float32) {
 	}
 }
 
+// companded is ExLlamaV3's cubic compander a·t + (1−a)·t³ for its a of 0.65.
+func companded(t float32) float32 {
+	const a, b = float32(0.65), 1 - float32(0.65)
+	return t * float32(float64(float64(float32(t*t))*float64(b))+float64(a)) // a fused multiply-add
+}
+
+// encodeCubic is the midpoint grid seen through the compander: steps are narrower
+// around 0. A code is the number of step bounds that a value reaches; ExLlamaV3
+// solves the cubic instead, so that on a bound its rounding may choose the neighbour.
+func encodeCubic(bits int) func([]byte, []float32, float32) bool {
+	bounds := make([]float32, 1<<bits-1)
+	for i := range bounds {
+		bounds[i] = companded(float32(math.Ldexp(float64(2*(i+1)), -bits)) - 1)
+	}
+	return func(dst []byte, x []float32, _ float32) bool {
+		clear(dst)
+		largest := kernels.AbsMax(x) + 1e-10
+		id := 1 / largest
+		for i, v := range x {
+			u := float32(v * id)
+			code := sort.Search(len(bounds), func(j int) bool { return u < bounds[j] })
+			putCode(dst[2:], i, bits, uint8(code))
+		}
+		return putF16(dst, largest)
+	}
+}
+
+func decodeCubic(bits int) func([]float32, []byte, float32) {
+	return func(dst []float32, src []byte, _ float32) {
+		largest := kernels.GetF16(src)
+		for i := range dst {
+			q := 2*int(getCode(src[2:], i, bits)) + 1 - 1<<bits
+			dst[i] = companded(float32(math.Ldexp(float64(q), -bits))) * largest
+		}
+	}
+}
+
 // quotient is x / d, 0 where d is.
 func quotient(x, d float32) float32 {
 	if d == 0 {
@@ -144,17 +187,20 @@ func quotient(x, d float32) float32 {
 }
 
 // encodeSGLangFP4 is SGLang's fp4_mx_block16: MXFP4 codes with the exponent
-// ⌈log2(max/6)⌉ for 16 channels, values on a midpoint going up.
+// ⌈log2(max/6)⌉, of a float32 logarithm and −33 at least, for 16 channels; values on a midpoint go up, and
+// negative ones that round to 0 keep their sign.
 func encodeSGLangFP4(dst []byte, x []float32, _ float32) bool {
 	clear(dst)
-	signed := extreme(x)
-	if signed == 0 {
-		return true
-	}
-	dst[0] = byte(min(max(ceilExponent(max(signed, -signed))+127, 0), 254))
+	fraction, exp := math.Frexp(float64(max(kernels.AbsMax(x)/e2m1Max, 1e-10)))
+	log2 := float32(float64(exp) + kernels.Log(fraction)/math.Ln2)
+	dst[0] = byte(math.Ceil(float64(log2)) + 127)
 	coder := newE2M1Coder(e8m0(dst[0])/2, tiesUp)
 	for i, v := range x {
-		putCode(dst[1:], i, 4, coder.nearest(v))
+		code := coder.nearest(v)
+		if v < 0 {
+			code |= 8
+		}
+		putCode(dst[1:], i, 4, code)
 	}
 	return true
 }
@@ -166,7 +212,7 @@ func decodeSGLangFP4(dst []float32, src []byte, _ float32) {
 	}
 }
 
-// valueE2M1 returns twice the value of a code.
+// valueE2M1 returns twice the value of a code, never a negative zero.
 func valueE2M1(code uint8) float32 {
 	if code > 8 {
 		return -e2m1[code&7]
@@ -196,29 +242,19 @@ func turboCodebook(bits, dim int) []float32 {
 }
 
 // encodeTurbo is TurboQuant's: the norm of the row in f16, and for each channel of
-// the row over its norm the nearest value of the codebook. With correction the
-// stored norm makes the decoded row as long as the row was. The rotation before
-// it is +hadamard's.
-func encodeTurbo(bits int, correct bool) func([]byte, []float32, float32) bool {
+// the row over its norm the nearest value of the codebook. The rotation before it is
+// +hadamard's.
+func encodeTurbo(bits int) func([]byte, []float32, float32) bool {
 	return func(dst []byte, x []float32, _ float32) bool {
 		clear(dst)
 		book := turboCodebook(bits, len(x))
-		var square float64
-		for _, v := range x {
-			square += float64(float64(v) * float64(v))
-		}
-		norm := float32(math.Sqrt(square))
-		var decoded float64
+		norm := norm(x)
 		for i, v := range x {
 			u, code := quotient(v, norm), 0
 			for code < len(book)-1 && u > (book[code]+book[code+1])/2 {
 				code++
 			}
 			putCode(dst[2:], i, bits, uint8(code))
-			decoded += float64(float64(book[code]) * float64(book[code]))
-		}
-		if correct {
-			norm = float32(float64(norm) / math.Sqrt(decoded))
 		}
 		return putF16(dst, norm)
 	}

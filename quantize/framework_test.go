@@ -2,7 +2,9 @@ package quantize
 
 import (
 	"math"
+	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -16,7 +18,7 @@ type blockReference struct {
 
 func frameworkReferences() map[string]blockReference {
 	refs := map[string]blockReference{}
-	for bits, name := range map[int]string{2: "mlx2", 3: "mlx3", 4: "mlx4", 6: "mlx6", 8: "mlx8"} {
+	for bits, name := range map[int]string{2: "mlx2", 3: "mlx3", 4: "mlx4", 5: "mlx5", 6: "mlx6", 8: "mlx8"} {
 		bins := math.Ldexp(1, bits) - 1
 		refs[name] = blockReference{64, func(x []float64) []float64 {
 			lo, hi := rangeOf(x)
@@ -35,42 +37,49 @@ func frameworkReferences() map[string]blockReference {
 			})
 		}}
 	}
-	for bits, name := range map[int]string{2: "quanto2", 4: "quanto4"} {
-		top := math.Ldexp(1, bits) - 1
-		refs[name] = blockReference{64, func(x []float64) []float64 {
-			lo, hi := rangeOf(x)
-			s := roundTo("f16", f32(f32(hi-lo)/top))
-			if s == 0 {
-				return make([]float64, len(x))
-			}
-			z := math.RoundToEven(f32(-lo / s))
+	for name, of := range map[string]struct {
+		bits, elements int
+		least          float64
+	}{"quanto2": {2, 64, 0}, "quanto4": {4, 64, 0}, "quarot4": {4, 0, 1e-5}} {
+		top := math.Ldexp(1, of.bits) - 1
+		half := func(v float64) float64 { return roundTo("f16", v) } // each operation of PyTorch's
+		refs[name] = blockReference{of.elements, func(x []float64) []float64 {
+			lo, hi := rangeOf(mapped(x, half))
+			s := half(math.Max(half(hi-lo), half(of.least)) / top)
 			return mapped(x, func(v float64) float64 {
-				return f32(s * (math.Max(0, math.Min(top, math.RoundToEven(f32(v/s))+z)) - z))
+				q := 0.0
+				if s > 0 {
+					q = math.Max(0, math.Min(top, math.RoundToEven(half(half(half(v)-lo)/s))))
+				}
+				return f32(f32(s*q) - -lo)
 			})
 		}}
 	}
 	for bits := 2; bits <= 8; bits++ {
 		levels := math.Ldexp(1, bits)
-		refs["mid"+string(rune('0'+bits))] = blockReference{32, func(x []float64) []float64 {
-			lo, hi := rangeOf(x)
-			m := roundTo("f16", math.Max(-lo, hi))
-			return mapped(x, func(v float64) float64 {
-				u := 0.0
-				if m > 0 {
-					u = f32(v / m)
-				}
-				q := math.Max(0, math.Min(levels-1, math.Floor(f32(u+1)*levels/2)))
-				return f32(((2*q+1)/levels - 1) * m)
-			})
-		}}
+		grid := func(code func(u float64) float64, value func(t float64) float64) blockReference {
+			return blockReference{32, func(x []float64) []float64 {
+				lo, hi := rangeOf(x)
+				m := f32(math.Max(-lo, hi) + f32(1e-10))
+				return mapped(x, func(v float64) float64 {
+					q := math.Max(0, math.Min(levels-1, math.Floor(code(f32(v*f32(1/m))))))
+					return f32(value((2*q+1)/levels-1) * roundTo("f16", m))
+				})
+			}}
+		}
+		steps := func(t float64) float64 { return f32(t*levels/2 + levels/2) }
+		refs["mid"+string(rune('0'+bits))] = grid(steps, func(t float64) float64 { return t })
+		a, b := f32(0.65), f32(1-f32(0.65))
+		refs["cubic"+string(rune('0'+bits))] = grid(func(u float64) float64 {
+			// The root of a·t + b·t³ = u by Cardano's formula, as ExLlamaV3 has it.
+			q, p := u/b/2, math.Pow(a/b/3, 3)
+			s := math.Sqrt(q*q + p)
+			return steps(math.Cbrt(q+s) + math.Cbrt(q-s))
+		}, func(t float64) float64 { return f32(t * f32(f32(t*t)*b+a)) })
 	}
 	refs["mx16fp4"] = blockReference{16, func(x []float64) []float64 {
 		lo, hi := rangeOf(x)
-		largest := math.Max(-lo, hi)
-		if largest == 0 {
-			return make([]float64, len(x))
-		}
-		scale := math.Exp2(math.Ceil(math.Log2(f32(largest / 6))))
+		scale := math.Exp2(math.Ceil(f32(math.Log2(math.Max(f32(math.Max(-lo, hi)/6), f32(1e-10))))))
 		return mapped(x, func(v float64) float64 {
 			a, code := math.Abs(v)/scale, 0
 			for _, t := range []float64{.25, .75, 1.25, 1.75, 2.5, 3.5, 5} {
@@ -82,43 +91,107 @@ func frameworkReferences() map[string]blockReference {
 		})
 	}}
 	for bits := 2; bits <= 4; bits++ {
-		for _, correct := range []bool{false, true} {
-			name := "tq" + string(rune('0'+bits))
-			if correct {
-				name += "-nc"
-			}
-			refs[name] = blockReference{0, func(x []float64) []float64 {
-				var square, decoded float64
-				for _, v := range x {
-					square += v * v
+		refs["tq"+string(rune('0'+bits))] = blockReference{0, func(x []float64) []float64 {
+			norm := lengthOf(x)
+			return mapped(x, func(v float64) float64 {
+				// Nearest of all, by distance.
+				best, u := math.Inf(1), 0.0
+				if norm > 0 {
+					u = f32(v / norm)
 				}
-				norm := f32(math.Sqrt(square))
-				units := mapped(x, func(v float64) float64 {
-					// Nearest of all, by distance.
-					best, u := math.Inf(1), 0.0
-					if norm > 0 {
-						u = f32(v / norm)
-					}
-					for _, c := range lloydMax[bits] {
-						for _, sign := range []float64{1, -1} {
-							c := f32(sign * float64(c) / math.Sqrt(float64(len(x))))
-							// The lower of two that are equally near.
-							if d, least := math.Abs(u-c), math.Abs(u-best); d < least || d == least && c < best {
-								best = c
-							}
+				for _, c := range lloydMax[bits] {
+					for _, sign := range []float64{1, -1} {
+						c := f32(sign * float64(c) / math.Sqrt(float64(len(x))))
+						// The lower of two that are equally near.
+						if d, least := math.Abs(u-c), math.Abs(u-best); d < least || d == least && c < best {
+							best = c
 						}
 					}
-					decoded += best * best
-					return best
-				})
-				if correct {
-					norm = f32(norm / math.Sqrt(decoded))
 				}
-				return mapped(units, func(v float64) float64 { return f32(v * roundTo("f16", norm)) })
-			}}
-		}
+				return f32(best * roundTo("f16", norm))
+			})
+		}}
 	}
+	for bits := 3; bits <= 4; bits++ {
+		refs["tq"+string(rune('0'+bits))+"-nc"] = blockReference{0, func(x []float64) []float64 {
+			// Values on a boundary go up; what is decoded has the norm that was stored.
+			norm, book := lengthOf(x), vllmCentroids(bits, len(x)) // TestVLLMCentroids
+			codes := mapped(x, func(v float64) float64 {
+				u, code := f32(v/f32(norm+f32(1e-8))), 0
+				for i := range len(book) - 1 {
+					if u >= float64((book[i]+book[i+1])/2) {
+						code = i + 1
+					}
+				}
+				return float64(book[code])
+			})
+			length := lengthOf(codes)
+			inverse := f32(1 / f32(math.Sqrt(f32(f32(length*length)+f32(1e-16)))))
+			return mapped(codes, func(v float64) float64 { return f32(f32(v*inverse) * roundTo("f16", norm)) })
+		}}
+		refs["tqv"+string(rune('0'+bits))] = blockReference{0, func(x []float64) []float64 {
+			lo, hi := rangeOf(x)
+			top := math.Ldexp(1, bits) - 1
+			scale := math.Max(f32(f32(hi-lo)/top), f32(1e-8))
+			return mapped(x, func(v float64) float64 {
+				q := math.Max(0, math.Min(top, math.Trunc(f32(f32(f32(v-lo)/scale)+0.5))))
+				return f32(f32(q*roundTo("f16", scale)) + roundTo("f16", lo))
+			})
+		}}
+	}
+	away := func(v float64) float64 { return math.Trunc(f32(v + math.Copysign(0.5, v))) }
+	refs["pth-int8"] = blockReference{0, func(x []float64) []float64 {
+		lo, hi := rangeOf(x)
+		scale := math.Max(f32(math.Max(-lo, hi)/127), f32(1e-6))
+		return mapped(x, func(v float64) float64 {
+			return f32(math.Max(-128, math.Min(127, away(f32(v*f32(1/scale))))) * scale)
+		})
+	}}
+	refs["pth-fp8"] = blockReference{0, func(x []float64) []float64 {
+		lo, hi := rangeOf(x)
+		scale := math.Max(f32(math.Max(-lo, hi)/448), f32(1e-6))
+		return mapped(x, func(v float64) float64 { return f32(roundTo("e4m3", f32(v*f32(1/scale))) * scale) })
+	}}
+	refs["pth-int4"] = blockReference{0, func(x []float64) []float64 {
+		rotate := func(x []float64) []float64 { // times the matrix of ones
+			y := make([]float64, len(x))
+			for i := range y {
+				for j, v := range x {
+					y[i] += v * float64(1-2*(bits.OnesCount(uint(i&j))%2))
+				}
+			}
+			return y
+		}
+		signed := func(x []float64) []float64 {
+			y := slices.Clone(x)
+			for i := range y {
+				if torchSigns[i] == '-' {
+					y[i] = -y[i]
+				}
+			}
+			return y
+		}
+		y := mapped(rotate(signed(x)), f32)
+		lo, hi := rangeOf(y)
+		scale := math.Max(f32(f32(hi-lo)/15), f32(1e-6))
+		zero := math.Max(0, math.Min(15, away(f32(-lo/scale))))
+		kept := float64(math.Float32frombits(math.Float32bits(float32(scale)) &^ 15))
+		decoded := mapped(y, func(v float64) float64 {
+			q := math.Max(0, math.Min(15, away(f32(f32(v*f32(1/scale))+zero))))
+			return f32((q - zero) * kept)
+		})
+		return mapped(signed(rotate(decoded)), func(v float64) float64 { return f32(v / float64(len(x))) })
+	}}
 	return refs
+}
+
+// lengthOf is the Euclidean norm as a float32.
+func lengthOf(x []float64) float64 {
+	square := 0.0
+	for _, v := range x {
+		square += v * v
+	}
+	return f32(math.Sqrt(square))
 }
 
 func rangeOf(x []float64) (lo, hi float64) {

@@ -85,6 +85,25 @@ func decodeQ8_0(dst []float32, src []byte, _ float32) {
 	}
 }
 
+// encodeQ8_0Cache is ggml's vectorised encoder for CPUs: the reciprocal is 127/max
+// and halves go to even.
+func encodeQ8_0Cache(dst []byte, x []float32, _ float32) bool {
+	signed := extreme(x)
+	largest := max(signed, -signed)
+	id := float32(0)
+	if largest != 0 {
+		id = 127 / largest
+	}
+	for i, v := range x {
+		q := float32(0)
+		if v = float32(v * id); v >= -127.5 && v <= 127.5 { // not where id overflowed
+			q = float32(math.RoundToEven(float64(v)))
+		}
+		dst[2+i] = byte(int8(q))
+	}
+	return putF16(dst, largest/127)
+}
+
 // encodeSigned is q4_0's and q5_0's encoder: the extreme of a block is at the
 // lowest code.
 func encodeSigned(bits int) func(*Coder, []byte, []float32) int {
@@ -285,6 +304,27 @@ func (c *Coder) fitIQ4NL(x []float32, signed float32) float32 {
 	return d
 }
 
+// encodeIQ4NLCache is the encoder of llama.cpp's caches: codes at the scale that
+// maps the extreme to the lowest one, then the scale that fits them best, weighted
+// with the squares of the values.
+func encodeIQ4NLCache(dst []byte, x []float32, _ float32) bool {
+	clear(dst)
+	signed := extreme(x)
+	if max(signed, -signed) < 1e-15 {
+		return true
+	}
+	id := 1 / (signed / iq4nl[0])
+	var qx, qq float32
+	for j, v := range x {
+		code := nearestIQ4NL(float32(id * v))
+		dst[2+j%16] |= code << (j / 16 * 4)
+		w, q := float32(v*v), iq4nl[code]
+		qx += float32(float32(w*q) * v)
+		qq += float32(float32(w*q) * q)
+	}
+	return putF16(dst, qx/qq)
+}
+
 func decodeIQ4NL(dst []float32, src []byte, _ float32) {
 	d := kernels.GetF16(src)
 	for j, b := range src[2:18] {
@@ -337,6 +377,11 @@ func (c *e2m1Coder) nearest(v float32) uint8 {
 		sign = 0
 	}
 	return uint8(code | sign)
+}
+
+// signed is nearest but for the sign, which a value that rounds to 0 keeps.
+func (c *e2m1Coder) signed(v float32) uint8 {
+	return c.nearest(v) | uint8(math.Float32bits(v)>>31<<3)
 }
 
 // unpairsE2M1 reads codes of which j and j+len(src) share byte j.
@@ -477,23 +522,27 @@ func decodeNVFP4(dst []float32, src []byte, _ float32) {
 
 // encodeNVFP4TS is NVFP4 as GPU toolchains make it: an e4m3 scale for 16 channels,
 // ties to even, on top of the tensor's float32 scale max|x|/(6·448); codes from
-// x divided by the product of both.
+// x divided by the product of both. A negative value that rounds to 0 keeps its sign.
 func encodeNVFP4TS(dst []byte, x []float32, tensor float32) bool {
 	clear(dst)
-	if tensor == 0 {
-		return true
+	if tensor != 0 {
+		encodeNVFP4Scale(dst, x, tensor, e2m1Max)
 	}
+	return true
+}
+
+// encodeNVFP4Scale writes a block whose scale maps its largest magnitude to target.
+func encodeNVFP4Scale(dst []byte, x []float32, tensor, target float32) {
 	signed := extreme(x)
-	dst[0] = kernels.E4M3(max(signed, -signed) / e2m1Max / tensor)
+	dst[0] = kernels.E4M3(max(signed, -signed) / target / tensor)
 	d := kernels.GetE4M3(dst[0]) * tensor
 	if d == 0 {
-		return true
+		return
 	}
 	coder := newE2M1Coder(0.5, tiesEven)
 	for j := range 8 {
-		dst[1+j] = coder.nearest(x[j]/d) | coder.nearest(x[j+8]/d)<<4
+		dst[1+j] = coder.signed(x[j]/d) | coder.signed(x[j+8]/d)<<4
 	}
-	return true
 }
 
 func decodeNVFP4TS(dst []float32, src []byte, tensor float32) {

@@ -48,11 +48,53 @@ func floats(b []byte) []float32 {
 // ggml's reference encoder gave, in testdata/ggml or the folder KVQ_GGML.
 func TestGGML(t *testing.T) { eachISA(t, testGGML) }
 
-func testGGML(t *testing.T) {
-	dir := os.Getenv("KVQ_GGML")
-	if dir == "" {
-		dir = filepath.Join("testdata", "ggml")
+// ggmlDir is the folder of ggml's vectors.
+func ggmlDir() string {
+	if dir := os.Getenv("KVQ_GGML"); dir != "" {
+		return dir
 	}
+	return filepath.Join("testdata", "ggml")
+}
+
+// TestGGMLForCPUs holds what ggml's vectorised encoders for CPUs give: bytes of
+// their own for q8_0 and iq4_nl, which have names of their own, and the reference's
+// for the others.
+func TestGGMLForCPUs(t *testing.T) {
+	rows, input := readNpy(t, filepath.Join(ggmlDir(), "input.npy"), "<f4")
+	x := floats(input)
+	dim := len(x) / rows
+	files, err := filepath.Glob(filepath.Join(ggmlDir(), "*.cpu_bytes.npy"))
+	if err != nil || len(files) < 2 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".cpu_bytes.npy")
+		if formatNamed(name+"-cpu") != nil {
+			name += "-cpu"
+		}
+		t.Run(name, func(t *testing.T) {
+			_, want := readNpy(t, file, "|u1")
+			width := len(want) / rows
+			for row := range rows {
+				e := new(Encoded)
+				err := mustLookup(t, name).NewCoder().Encode(e, Head{Dim: dim, Values: x[row*dim : (row+1)*dim]}, nil)
+				if err != nil {
+					continue // TestGGML says which rows do not fit
+				}
+				if got, want := e.Append(nil), want[row*width:(row+1)*width]; !bytes.Equal(got, want) {
+					at := 0
+					for got[at] == want[at] {
+						at++
+					}
+					t.Errorf("row %d, byte %d: %x, want %x", row, at, got[at], want[at])
+				}
+			}
+		})
+	}
+}
+
+func testGGML(t *testing.T) {
+	dir := ggmlDir()
 	rows, input := readNpy(t, filepath.Join(dir, "input.npy"), "<f4")
 	x := floats(input)
 	dim := len(x) / rows
@@ -110,7 +152,7 @@ func overflows(x []float32) bool {
 // blockNames are the block formats with, by hand, what a block of them takes.
 var blockNames = map[string]struct{ elements, bytes int }{
 	"q8_0": {32, 34}, "q5_1": {32, 24}, "q5_0": {32, 22}, "q4_1": {32, 20}, "q4_0": {32, 18}, "iq4_nl": {32, 18},
-	"mxfp4": {32, 17}, "mxfp4-ceil": {32, 17}, "mxfp4-round": {32, 17}, "nvfp4": {64, 36}, "nvfp4-ts": {16, 9}, "q6_0": {32, 26},
+	"mxfp4": {32, 17}, "mxfp4-ceil": {32, 17}, "mxfp4-round": {32, 17}, "nvfp4": {64, 36}, "nvfp4-ts": {16, 9}, "nvfp4-46": {16, 9}, "q6_0": {32, 26}, "q8_0-cpu": {32, 34}, "iq4_nl-cpu": {32, 18},
 }
 
 // TestBlockSizes: sizes are those of the formats' own structures, and encoding
@@ -123,7 +165,7 @@ func TestBlockSizes(t *testing.T) {
 		encodeAll(t, s, x)
 		size, err := s.Size(x.shape())
 		bytes := int64(3 * 5 * 128 / want.elements * want.bytes)
-		if name == "nvfp4-ts" {
+		if strings.HasPrefix(name, "nvfp4-") {
 			bytes += 4
 		}
 		if err != nil || size.Total() != bytes {
@@ -188,16 +230,31 @@ func TestFP4(t *testing.T) {
 				}
 			}
 		}
-		_, decoded := encodeAll(t, mustLookup(t, "nvfp4-ts"), x)
+		// The scale maps a block's largest value to 6, or of 6 and 4 to the better one.
 		tensor := f32(amax(in) / (6 * 448))
-		for i, v := range in {
-			scale := f32(roundTo("e4m3", f32(f32(amax(in[i/16*16:i/16*16+16])/6)/tensor)) * tensor)
-			want := 0.0
-			if scale > 0 {
-				want = f32(bruteE2M1(f32(float64(v)/scale), 1, true) * scale)
-			}
-			if float64(decoded[0][i]) != want {
-				t.Fatalf("nvfp4-ts: %g at scale %g gives %g, want %g", v, scale, decoded[0][i], want)
+		for name, targets := range map[string][]float64{"nvfp4-ts": {6}, "nvfp4-46": {6, 4}} {
+			_, decoded := encodeAll(t, mustLookup(t, name), x)
+			for at := 0; at < len(in); at += 16 {
+				var want []float64
+				least := math.Inf(1)
+				for _, target := range targets {
+					scale := f32(roundTo("e4m3", f32(f32(amax(in[at:at+16])/target)/tensor)) * tensor)
+					sum, values := 0.0, make([]float64, 16)
+					for i, v := range in[at : at+16] {
+						if scale > 0 {
+							values[i] = f32(bruteE2M1(f32(float64(v)/scale), 1, true) * scale)
+						}
+						sum = f32(sum + f32(math.Pow(f32(values[i]-float64(v)), 2)))
+					}
+					if sum < least {
+						least, want = sum, values
+					}
+				}
+				for i, want := range want {
+					if got := float64(decoded[0][at+i]); got != want {
+						t.Fatalf("%s: %g gives %g, want %g", name, in[at+i], got, want)
+					}
+				}
 			}
 		}
 	}

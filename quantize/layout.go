@@ -3,6 +3,7 @@ package quantize
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"kvq/kernels"
 )
@@ -78,14 +79,18 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 	head.Fields = parts
 	layouts := []Layout{head}
 	if f.Class == Block {
-		block := Layout{Unit: fmt.Sprintf("one block of %d channels", f.blockElements(dim)), Formula: blockLayouts[f.Name].formula}
+		layout := f.blockLayout()
+		block := Layout{Unit: fmt.Sprintf("one block of %d channels", f.blockElements(dim)), Formula: layout.formula}
 		at := 0
-		for _, field := range blockLayouts[f.Name].fields {
-			n := field.bytes
+		for _, field := range layout.fields {
+			n, kind := field.bytes, field.kind
 			if n == 0 {
-				n = kernels.PackedLen(dim, f.Bits)
+				n = kernels.PackedLen(f.blockElements(dim), f.Bits)
 			}
-			block.Fields = append(block.Fields, Field{strconv.Itoa(at), strconv.Itoa(n), field.name, field.kind, field.meaning})
+			if kind == "" {
+				kind = fmt.Sprintf("u%d", f.Bits)
+			}
+			block.Fields = append(block.Fields, Field{strconv.Itoa(at), strconv.Itoa(n), field.name, kind, field.meaning})
 			at += n
 		}
 		layouts = append(layouts, block)
@@ -188,52 +193,69 @@ func (s *Scheme) formula() string {
 	return text
 }
 
-// blockLayouts are the layouts of the Block formats; 0 bytes stand for the codes of
-// a row.
-var blockLayouts = map[string]struct {
+// A blockLayout is how a Block format lays out one block.
+type blockLayout struct {
 	fields  []blockField
 	formula string
-}{
-	"q8_0":        {[]blockField{{2, "d", "f16", "scale"}, {32, "qs", "int8", "codes"}}, "x̂ = d·q"},
-	"q5_1":        {[]blockField{{2, "d", "f16", "scale"}, {2, "m", "f16", "minimum"}, {4, "qh", "u32", "bit j: fifth bit of channel j"}, {16, "qs", "u4×2", nibbles32}}, "x̂ = d·q + m"},
-	"q5_0":        {[]blockField{{2, "d", "f16", "scale"}, {4, "qh", "u32", "bit j: fifth bit of channel j"}, {16, "qs", "u4×2", nibbles32}}, "x̂ = d·(q − 16)"},
-	"q4_1":        {[]blockField{{2, "d", "f16", "scale"}, {2, "m", "f16", "minimum"}, {16, "qs", "u4×2", nibbles32}}, "x̂ = d·q + m"},
-	"q4_0":        {[]blockField{{2, "d", "f16", "scale"}, {16, "qs", "u4×2", nibbles32}}, "x̂ = d·(q − 8)"},
-	"iq4_nl":      {[]blockField{{2, "d", "f16", "scale"}, {16, "qs", "u4×2", nibbles32}}, "x̂ = d·v[q], v = −127 −104 −83 −65 −49 −35 −22 −10 1 13 25 38 53 69 89 113"},
-	"mxfp4":       {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {16, "qs", "e2m1×2", nibbles32}}, "x̂ = 2^(e−127)·e2m1(q)"},
-	"mxfp4-ceil":  {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {16, "qs", "e2m1×2", nibbles32}}, "x̂ = 2^(e−127)·e2m1(q)"},
-	"mxfp4-round": {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {16, "qs", "e2m1×2", nibbles32}}, "x̂ = 2^(e−127)·e2m1(q)"},
-	"nvfp4":       {[]blockField{{4, "d", "ue4m3×4", "a scale for each 16 channels"}, {32, "qs", "e2m1×2", "8 bytes for each 16 channels, j low and j+8 high"}}, "x̂ = d·e2m1(q)"},
-	"nvfp4-ts":    {[]blockField{{1, "d", "e4m3", "scale"}, {8, "qs", "e2m1×2", "channel j low nibble, j+8 high"}}, "x̂ = (d·tensor scale)·e2m1(q)"},
-	"q6_0":        {[]blockField{{2, "d", "f16", "scale"}, {8, "qh", "u2×4", "upper bits of channels j, j+16, j+8, j+24"}, {16, "qs", "u4×2", nibbles32}}, "x̂ = d·(q − 32)"},
-	"q8_kv":       {[]blockField{{4, "d", "f32", "scale"}, {4, "sum", "int32", "sum of the codes"}, {0, "qs", "int8", "codes"}}, "x̂ = d·q"},
-	"mlx2":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {16, "codes", "u2", "channel by channel"}}, "x̂ = scale·q + bias"},
-	"mlx3":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {24, "codes", "u3", "channel by channel"}}, "x̂ = scale·q + bias"},
-	"mlx4":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {32, "codes", "u4", "channel by channel"}}, "x̂ = scale·q + bias"},
-	"mlx6":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {48, "codes", "u6", "channel by channel"}}, "x̂ = scale·q + bias"},
-	"mlx8":        {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, {64, "codes", "u8", "channel by channel"}}, "x̂ = scale·q + bias"},
-	"quanto2":     {[]blockField{{2, "scale", "f16", ""}, {2, "zero", "int16", "zero point"}, {16, "codes", "u2", "channel by channel"}}, "x̂ = scale·(q − zero)"},
-	"quanto4":     {[]blockField{{2, "scale", "f16", ""}, {2, "zero", "int16", "zero point"}, {32, "codes", "u4", "channel by channel"}}, "x̂ = scale·(q − zero)"},
-	"mid2":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {8, "codes", "u2", "channel by channel"}}, "x̂ = max·((2q + 1)/4 − 1)"},
-	"mid3":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {12, "codes", "u3", "channel by channel"}}, "x̂ = max·((2q + 1)/8 − 1)"},
-	"mid4":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {16, "codes", "u4", "channel by channel"}}, "x̂ = max·((2q + 1)/16 − 1)"},
-	"mid5":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {20, "codes", "u5", "channel by channel"}}, "x̂ = max·((2q + 1)/32 − 1)"},
-	"mid6":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {24, "codes", "u6", "channel by channel"}}, "x̂ = max·((2q + 1)/64 − 1)"},
-	"mid7":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {28, "codes", "u7", "channel by channel"}}, "x̂ = max·((2q + 1)/128 − 1)"},
-	"mid8":        {[]blockField{{2, "max", "f16", "largest magnitude"}, {32, "codes", "u8", "channel by channel"}}, "x̂ = max·((2q + 1)/256 − 1)"},
-	"mx16fp4":     {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {8, "codes", "e2m1", "channel by channel"}}, "x̂ = 2^(e−127)·e2m1(q)"},
-	"tq2":         {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u2", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
-	"tq2-nc":      {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u2", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
-	"tq3":         {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u3", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
-	"tq3-nc":      {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u3", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
-	"tq4":         {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u4", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
-	"tq4-nc":      {[]blockField{{2, "norm", "f16", ""}, {0, "codes", "u4", "channel by channel"}}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
 }
 
-// A blockField is a field of a block.
+// blockLayouts are the layouts of the Block formats. Families of them, which differ
+// in the bits of a code alone, have theirs by the first letters of their names.
+var blockLayouts = map[string]blockLayout{
+	"q8_0":     {[]blockField{scaleF16, {32, "qs", "int8", "codes"}}, "x̂ = d·q"},
+	"q5_1":     {[]blockField{scaleF16, {2, "m", "f16", "minimum"}, fifthBits, nibbles(16)}, "x̂ = d·q + m"},
+	"q5_0":     {[]blockField{scaleF16, fifthBits, nibbles(16)}, "x̂ = d·(q − 16)"},
+	"q4_1":     {[]blockField{scaleF16, {2, "m", "f16", "minimum"}, nibbles(16)}, "x̂ = d·q + m"},
+	"q4_0":     {[]blockField{scaleF16, nibbles(16)}, "x̂ = d·(q − 8)"},
+	"iq4_nl":   {[]blockField{scaleF16, nibbles(16)}, "x̂ = d·v[q], v = −127 −104 −83 −65 −49 −35 −22 −10 1 13 25 38 53 69 89 113"},
+	"mxfp4":    {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {16, "qs", "e2m1×2", "channel j low nibble, j+16 high"}}, "x̂ = 2^(e−127)·e2m1(q)"},
+	"nvfp4":    {[]blockField{{4, "d", "ue4m3×4", "a scale for each 16 channels"}, {32, "qs", "e2m1×2", "8 bytes for each 16 channels, j low and j+8 high"}}, "x̂ = d·e2m1(q)"},
+	"nvfp4-ts": {[]blockField{{1, "d", "e4m3", "scale"}, {8, "qs", "e2m1×2", "channel j low nibble, j+8 high"}}, "x̂ = (d·tensor scale)·e2m1(q)"},
+	"q6_0":     {[]blockField{scaleF16, {8, "qh", "u2×4", "upper bits of channels j, j+16, j+8, j+24"}, nibbles(16)}, "x̂ = d·(q − 32)"},
+	"q8_kv":    {[]blockField{{4, "d", "f32", "scale"}, {4, "sum", "int32", "sum of the codes"}, {0, "qs", "int8", "codes"}}, "x̂ = d·q"},
+	"mlx":      {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, codesInOrder}, "x̂ = scale·q + bias"},
+	"quanto":   {[]blockField{codesInOrder, {2, "scale", "f16", ""}, {2, "shift", "f16", "minus the minimum"}}, "x̂ = scale·q − shift"},
+	"mid":      {[]blockField{{2, "max", "f16", "largest magnitude"}, codesInOrder}, "x̂ = max·t, t = (2q + 1)/2^B − 1"},
+	"cubic":    {[]blockField{{2, "max", "f16", "largest magnitude"}, codesInOrder}, "x̂ = max·(0.65·t + 0.35·t³), t = (2q + 1)/2^B − 1"},
+	"mx16fp4":  {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {0, "codes", "e2m1", "channel by channel"}}, "x̂ = 2^(e−127)·e2m1(q)"},
+	"tq":       {[]blockField{{2, "norm", "f16", "of the row"}, codesInOrder}, "x̂ = norm·c[q]/√d, c the Lloyd–Max values of N(0,1)"},
+	"tq-nc":    {[]blockField{codesInOrder, {2, "norm", "f16", "of the row"}}, "x̂ = norm·c[q]/‖c[q]‖, over the row; c by vLLM's solver"},
+	"tqv":      {[]blockField{codesInOrder, {2, "scale", "f16", ""}, {2, "min", "f16", ""}}, "x̂ = scale·q + min"},
+	"pth-int8": {[]blockField{{0, "codes", "int8", ""}, {4, "scale", "f32", ""}}, "x̂ = q·scale"},
+	"pth-fp8":  {[]blockField{{0, "codes", "e4m3", ""}, {4, "scale", "f32", ""}}, "x̂ = q·scale"},
+	"pth-int4": {[]blockField{codesInOrder, {4, "scale", "f32", "its lowest four bits are the zero point"}}, "x̂ = signs·H(scale·(q − zero))/d"},
+}
+
+// The layouts of formats that store what others do.
+var sameLayout = map[string]string{
+	"q8_0-cpu": "q8_0", "iq4_nl-cpu": "iq4_nl", "mxfp4-ceil": "mxfp4", "mxfp4-round": "mxfp4", "nvfp4-46": "nvfp4-ts", "quarot": "quanto",
+}
+
+// blockLayout returns the layout of a Block format.
+func (f *Format) blockLayout() blockLayout {
+	family := strings.Replace(f.Name, strconv.Itoa(f.Bits), "", 1)
+	for _, name := range []string{f.Name, sameLayout[f.Name], family, sameLayout[family]} {
+		if layout, ok := blockLayouts[name]; ok {
+			return layout
+		}
+	}
+	panic("quantize: no layout of " + f.Name)
+}
+
+// A blockField is a field of a block; 0 bytes, or no type, stand for codes of the
+// format's bits, those of the whole block.
 type blockField struct {
 	bytes               int
 	name, kind, meaning string
 }
 
-const nibbles32 = "channel j low nibble, j+16 high"
+// Fields that many blocks have.
+var (
+	scaleF16     = blockField{2, "d", "f16", "scale"}
+	fifthBits    = blockField{4, "qh", "u32", "bit j: fifth bit of channel j"}
+	codesInOrder = blockField{0, "codes", "", "channel by channel"}
+)
+
+func nibbles(bytes int) blockField {
+	return blockField{bytes, "qs", "u4×2", fmt.Sprintf("channel j low nibble, j+%d high", bytes)}
+}

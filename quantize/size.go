@@ -120,6 +120,8 @@ func (s *Scheme) CheckDim(dim int) error {
 			"the group of %d channels is wider than the head of %d", s.Group, dim)
 	case s.Format.Class == Block && dim%s.Format.blockElements(dim) != 0:
 		return fail("", "its blocks of %d channels do not divide the head of %d", s.Format.block.elements, dim)
+	case s.Format.Class == Block && s.Format.block.binary && dim&(dim-1) != 0:
+		return fail("", "it rotates the whole row: the head of %d is no power of two", dim)
 	case s.has(Outlier) && dim > math.MaxUint16+1:
 		return fail("", "+outlier numbers channels in 16 bits: the head has %d", dim)
 	case s.has(Hadamard) && s.modifier(Hadamard) > 0 && dim%s.modifier(Hadamard) != 0:

@@ -48,9 +48,9 @@ func (c *Coder) observeStrided(calibration *Calibration, head Head, values []flo
 	return nil
 }
 
-// encodeStrided is HQQ without its optimizer: scale = min((2^B−1)/(max−min), 2e4),
-// zero = −min·scale, q = clamp(rne(x·scale + zero)), all in float32; 1/scale and
-// zero are stored in f16 afterwards.
+// encodeStrided is HQQ without its solver: scale = min((2^B−1)/(max−min), 2e4), 1 for
+// ranges up to 1e-4, zero = −min·scale, q = clamp(rne(x·scale + zero)), all in
+// float32; 1/scale and zero are stored in f16 afterwards.
 func (c *Coder) encodeStrided(e *Encoded, values []float32, calibration *Calibration) error {
 	n := len(calibration.groupLo)
 	e.Scales, e.Offsets = resize(e.Scales, 2*n), resize(e.Offsets, 2*n)
@@ -59,9 +59,9 @@ func (c *Coder) encodeStrided(e *Encoded, values []float32, calibration *Calibra
 	bits := c.scheme.Format.Bits
 	top := float32(int(1)<<bits - 1)
 	for i, lo := range calibration.groupLo {
-		scale := float32(2e4)
-		if width := calibration.groupHi[i] - lo; width > 0 {
-			scale = min(top/width, scale)
+		scale := float32(1)
+		if width := calibration.groupHi[i] - lo; width > 1e-4 {
+			scale = min(top/width, 2e4)
 		}
 		c.affine.Scale[i], c.affine.Offset[i] = scale, float32(-lo*scale)
 		if !putF16(e.Scales[2*i:], 1/scale) || !putF16(e.Offsets[2*i:], c.affine.Offset[i]) {
