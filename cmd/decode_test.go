@@ -74,7 +74,7 @@ func TestDecodeSchemes(t *testing.T) {
 		"int8-token+hadamard+sink4+recent20", "int8-token+sink4+recent20+hadamard", "int8-token+hadamard32+sink4+center", "int8-channel/32+recent64+center",
 		"int4-token+outlier1%", "int4-asym-token/32+sink5+outlier3%", "int8-channel+outlier0.5%:int8-head+recent20+outlier2%", "int4-zp-channel/32+recent64+outlier2%",
 		"int3-channel/32+hadamard+outlier5%+clip:e4m3-channel+outlier1%",
-		"q8_0+sink4", "q8_0+hadamard+recent40", "nvfp4-ts+sink64", "iq4_nl+recent33", "tq4+hadamard+sink1",
+		"nuq4-channel+tails1%:nuq3-token+tails2%", "q8_0+sink4", "q8_0+hadamard+recent40", "nvfp4-ts+sink64", "iq4_nl+recent33", "tq4+hadamard+sink1",
 	}
 	for _, r := range quantize.Recipes() {
 		names = append(names, r.Name)

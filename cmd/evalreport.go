@@ -608,7 +608,11 @@ func recommendationTable(r *eval.Report) *table {
 		}
 		slices.Sort(engines)
 		for _, e := range engines {
-			t.notes = append(t.notes, e+": "+rec.Flags[e])
+			note := e + ": " + rec.Flags[e]
+			if needs := rec.Needs[e]; needs != "" {
+				note += " (" + needs + ")"
+			}
+			t.notes = append(t.notes, note)
 		}
 	}
 	return t

@@ -56,13 +56,21 @@ func TestSchemesList(t *testing.T) {
 
 func TestSchemesExplains(t *testing.T) {
 	for name, want := range map[string][]string{
+		"kivi2 --tokens 1000 --dim 128":      {"bits at d=128", "both  115,968      28,288  4.50800", "note: KIVI computes in half precision", "source: jy-yuan/KIVI"},
+		"kivi2 --tokens 1024":                {"128  256", "both  94,208      30,720  3.81250"},
+		"q8_0 --tokens 4k":                   {"8.50000", "LLAMA_ATTN_ROT_DISABLE=1", "ik_llama.cpp: -ctk q8_0 -ctv q8_0", "source: ggml"},
+		"nvfp4 --tokens 4k":                  {"4.50000"},
+		"int8-token --tokens 4k":             {"8.12500"},
+		"int8-token@f32 --tokens 4k":         {"8.25000", "--kv-cache-dtype int8_per_token_head (it rounds halves away from zero)"},
+		"llama-q4_0-rot":                     {"llama.cpp: -ctk q4_0 -ctv q4_0 (needs flash attention)", "k, q4_0+hadamard: one block", "v, q4_0+hadamard64"},
+		"vllm-int4-pth --dim 64":             {"k and v, pth-int4: one block of 64 channels", "lowest four bits are the zero point"},
 		"Q5_1":                               {"ggml", "-ctk q5_1 -ctv q5_1", "     4      4  qh", "x̂ = d·q + m"},
 		"int4-zp-channel/32+recent64+center": {"⌈R/32⌉·128·1  zero points", "(S−R)·256", "x̂ = scale·(field − (zero point + 8))"},
 		"kivi4":                              {"k, int4-asym-channel/32+recent128", "v, int4-asym-token/32+recent128", "residual_length=128"},
 		"int4-token/256":                     {"one head of S tokens, 256 channels"},
 		"exact:q8_0":                         {"one block of 32 channels"},
 	} {
-		code, text, stderr := run("schemes", name)
+		code, text, stderr := run(append([]string{"schemes"}, strings.Fields(name)...)...)
 		if code != exitOK {
 			t.Errorf("%s: %d, %s", name, code, stderr)
 		}
@@ -72,7 +80,8 @@ func TestSchemesExplains(t *testing.T) {
 			}
 		}
 	}
-	for _, args := range [][]string{{"schemes", "int9"}, {"schemes", "a", "b"}, {"schemes", "int4-token/1000"}} {
+	for _, args := range [][]string{{"schemes", "int9"}, {"schemes", "a", "b"}, {"schemes", "int4-token/1000"},
+		{"schemes", "--tokens", "5"}, {"schemes", "q8_0", "--dim", "0"}, {"schemes", "q8_0", "--dim", "48"}, {"schemes", "vllm-int4-pth", "--dim", "96"}} {
 		if code, _, stderr := run(args...); code != exitUsage {
 			t.Errorf("%v: %d, %s", args, code, stderr)
 		}

@@ -168,10 +168,13 @@ func (t *table) recommend(rows []Summary) *Recommendation {
 		}
 		for _, d := range c.runsOn {
 			if r.Flags == nil {
-				r.Flags = map[string]string{}
+				r.Flags, r.Needs = map[string]string{}, map[string]string{}
 			}
 			if r.Flags[d.Engine] == "" {
 				r.Flags[d.Engine] = d.Flags
+				if d.Note != "" {
+					r.Needs[d.Engine] = d.Note
+				}
 			}
 		}
 	}

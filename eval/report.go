@@ -167,6 +167,7 @@ type Recommendation struct {
 	Scheme string            `json:"scheme"`
 	Why    string            `json:"why"`
 	Flags  map[string]string `json:"flags,omitempty"` // engine → its flags
+	Needs  map[string]string `json:"needs,omitempty"` // engine → what else it needs
 }
 
 // A Check is one --fail-if condition or baseline comparison on one row.

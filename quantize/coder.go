@@ -139,6 +139,8 @@ type Coder struct {
 
 	out      []bool // of the coded values: the outliers
 	taken    []outlier
+	tailLo   []float32 // ranges that +tails fixes, unit by unit
+	tailHi   []float32
 	middles  []int32  // of e2m1 codes
 	bits     []uint32 // magnitudes of a sharing unit
 	trial    *Coder   // tries the scales of +clip

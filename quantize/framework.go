@@ -104,6 +104,35 @@ func decodeHalfAffine(bits int) func([]float32, []byte, float32) {
 	}
 }
 
+// encodeFlexGen is FlexGen's: 16 steps of the range by the reciprocal of the step,
+// each operation in f16; the reciprocal and the minimum are stored. Where f16 cannot
+// hold the reciprocal it is infinite, and the group decodes to its minimum.
+func encodeFlexGen(dst []byte, x []float32, _ float32) bool {
+	clear(dst)
+	lo, hi := extremes(x)
+	lo, hi = roundF16(lo), roundF16(hi)
+	if !putF16(dst[len(dst)-2:], lo) || !(hi-lo <= maxF16) {
+		return false
+	}
+	steps := float32(math.Inf(1))
+	if width := roundF16(hi - lo); width > 0 {
+		steps = roundF16(15 / width)
+	}
+	if putF16(dst[len(dst)-4:], steps) {
+		for i, v := range x {
+			putCode(dst, i, 4, nearestCode(roundF16(roundF16(roundF16(v)-lo)*steps), 15))
+		}
+	}
+	return true
+}
+
+func decodeFlexGen(dst []float32, src []byte, _ float32) {
+	steps, lo := kernels.GetF16(src[len(src)-4:]), kernels.GetF16(src[len(src)-2:])
+	for i := range dst {
+		dst[i] = float32(getCode(src, i, 4))/steps + lo
+	}
+}
+
 // maxF16 is the largest finite f16.
 const maxF16 = 65504
 

@@ -55,6 +55,18 @@ func frameworkReferences() map[string]blockReference {
 			})
 		}}
 	}
+	refs["flexgen4"] = blockReference{64, func(x []float64) []float64 {
+		half := func(v float64) float64 { return roundTo("f16", v) }
+		lo, hi := rangeOf(mapped(x, half))
+		scale := half(15 / half(hi-lo))
+		return mapped(x, func(v float64) float64 {
+			if hi == lo || scale > 65504 {
+				return lo
+			}
+			q := math.Max(0, math.Min(15, math.RoundToEven(half(half(half(v)-lo)*scale))))
+			return f32(f32(q/scale) + lo)
+		})
+	}}
 	for bits := 2; bits <= 8; bits++ {
 		levels := math.Ldexp(1, bits)
 		grid := func(code func(u float64) float64, value func(t float64) float64) blockReference {

@@ -3,6 +3,7 @@ package quantize
 import (
 	"encoding/binary"
 	"math"
+	"strconv"
 	"strings"
 
 	"kvq/kernels"
@@ -17,6 +18,10 @@ type grid struct {
 	// fields unpacks the codes of a group. A block has its scales, then what else its
 	// metadata are, then the codes of its groups one after the other.
 	fields func(dst []uint8, codes []byte, bits int)
+	behind bool // the metadata follow the codes
+	// meta is the scale and the offset of a block of one group where the format does not
+	// store them as the cache does.
+	meta func(meta []byte, fields []uint8, book []float32) (scale, offset float32)
 }
 
 // e2m1Levels are twice the values of the 4-bit float's codes.
@@ -58,20 +63,37 @@ var grids = func() map[string]grid {
 		"nvfp4-ts": {cache: levels(&e2m1Levels, 16, kernels.MetaE4M3), factor: 0.5, fields: halvesFields},
 		"mx16fp4":  {cache: levels(&e2m1Levels, 16, kernels.MetaE8M0), factor: 0.5, fields: orderedFields},
 	}
+	all["q8_0-cpu"], all["iq4_nl-cpu"], all["nvfp4-46"] = all["q8_0"], all["iq4_nl"], all["nvfp4-ts"]
+	steps := integers(4, 64, kernels.ZeroAsym)
+	steps.Meta = kernels.MetaF32
+	all["flexgen4"] = grid{cache: steps, fields: orderedFields, behind: true, meta: flexGenMeta}
+	all["quarot4"] = grid{cache: integers(4, 0, kernels.ZeroAsym), fields: orderedFields, behind: true, meta: shiftMeta}
+	all["pth-int8"] = grid{cache: row, fields: signedFields, behind: true}
+	row.Codec = kernels.CodecE4M3
+	all["pth-fp8"] = grid{cache: row, fields: byteFields, behind: true}
 	for _, name := range []string{"mxfp4", "mxfp4-ceil", "mxfp4-round"} {
 		all[name] = grid{cache: levels(&e2m1Levels, 32, kernels.MetaE8M0), factor: 0.5, fields: halvesFields}
 	}
 	for _, f := range formats {
-		switch strings.TrimRight(f.Name, "-nc0123456789") {
+		book := kernels.Format{Codec: kernels.CodecBook, Bits: f.Bits, Share: kernels.ShareToken}
+		switch strings.Replace(f.Name, strconv.Itoa(f.Bits), "", 1) {
 		case "mlx":
 			all[f.Name] = grid{cache: integers(f.Bits, 64, kernels.ZeroAsym), fields: orderedFields}
 		case "quanto":
-			all[f.Name] = grid{cache: integers(f.Bits, 64, kernels.ZeroFar), fields: orderedFields}
+			all[f.Name] = grid{cache: integers(f.Bits, 64, kernels.ZeroAsym), fields: orderedFields, behind: true, meta: shiftMeta}
 		case "mid":
 			all[f.Name] = grid{cache: integers(f.Bits, 32, kernels.ZeroMiddle), factor: float32(math.Ldexp(2, -f.Bits)), fields: orderedFields}
 		case "tq":
-			book := kernels.Format{Codec: kernels.CodecBook, Bits: f.Bits, Share: kernels.ShareToken}
 			all[f.Name] = grid{cache: book, book: turboCodebook, fields: orderedFields}
+		case "tq-nc":
+			book.Meta = kernels.MetaF32
+			all[f.Name] = grid{cache: book, book: vllmCentroids, fields: orderedFields, behind: true, meta: correctedMeta}
+		case "tqv":
+			all[f.Name] = grid{cache: integers(f.Bits, 0, kernels.ZeroAsym), fields: orderedFields, behind: true}
+		case "cubic":
+			if book.Group = 32; f.Bits <= 4 { // a cache holds no book of more bits
+				all[f.Name] = grid{cache: book, book: cubicCodebook, fields: orderedFields}
+			}
 		}
 	}
 	return all
@@ -83,6 +105,9 @@ func signedFields(dst []uint8, codes []byte, _ int) {
 		dst[i] = codes[i] ^ 0x80
 	}
 }
+
+// byteFields are bytes.
+func byteFields(dst []uint8, codes []byte, _ int) { copy(dst, codes) }
 
 // halvesFields have the codes j and j+len(dst)/2 in one byte.
 func halvesFields(dst []uint8, codes []byte, _ int) {
@@ -116,7 +141,36 @@ func orderedFields(dst []uint8, codes []byte, bits int) {
 	kernels.Unpack(dst, codes[:kernels.PackedLen(len(dst), bits)], bits)
 }
 
-// BlockFormat says how a paged cache stores a Block format; false for the other classes.
+// shiftMeta are a scale and what is subtracted, in f16.
+func shiftMeta(meta []byte, _ []uint8, _ []float32) (scale, offset float32) {
+	return kernels.GetF16(meta), -kernels.GetF16(meta[2:])
+}
+
+// flexGenMeta are the reciprocal of a scale and the minimum, in f16.
+func flexGenMeta(meta []byte, _ []uint8, _ []float32) (scale, offset float32) {
+	return 1 / kernels.GetF16(meta), kernels.GetF16(meta[2:])
+}
+
+// correctedMeta is the norm in f16 that decoded codes are brought to.
+func correctedMeta(meta []byte, fields []uint8, book []float32) (scale, offset float32) {
+	var square float64
+	for _, q := range fields {
+		square += float64(float64(book[q]) * float64(book[q]))
+	}
+	return float32(float64(kernels.GetF16(meta)) / math.Sqrt(square+1e-16)), 0
+}
+
+// cubicCodebook are the companded midpoints.
+func cubicCodebook(bits, _ int) []float32 {
+	book := make([]float32, 1<<bits)
+	for q := range book {
+		book[q] = companded(float32(math.Ldexp(float64(2*q+1), -bits)) - 1)
+	}
+	return book
+}
+
+// BlockFormat says how a paged cache stores a Block format; false for the other classes,
+// for pth-int4, whose rotation is part of it, and for cubic5 to cubic8.
 func (f *Format) BlockFormat() (kernels.Format, bool) {
 	g, ok := grids[f.Name]
 	return g.cache, ok
@@ -135,7 +189,7 @@ func (e *Encoded) Blocks(o *kernels.Encoded) {
 	groups := n / group
 	blocks := len(e.Codes) / (data + metadata)
 	o.Fields, o.Scales = resize(o.Fields, blocks*n), resize(o.Scales, blocks*groups)
-	if o.Offsets = o.Offsets[:0]; g.cache.Zero == kernels.ZeroAsym || g.cache.Zero == kernels.ZeroFar {
+	if o.Offsets = o.Offsets[:0]; g.cache.Zero == kernels.ZeroAsym {
 		o.Offsets = resize(o.Offsets, len(o.Scales))
 	}
 	if o.Factor = g.factor; f.block.tensor && len(e.Scales) > 0 {
@@ -146,16 +200,26 @@ func (e *Encoded) Blocks(o *kernels.Encoded) {
 	}
 	for b := range blocks {
 		src := e.Codes[b*(data+metadata):][:data+metadata]
+		meta, codes := src[:metadata], src[metadata:]
+		if g.behind {
+			codes, meta = src[:data], src[data:]
+		}
 		for i := range groups {
 			at := b*groups + i
-			o.Scales[at] = storedScale(src, i, g.cache.Meta)
-			switch g.cache.Zero {
-			case kernels.ZeroAsym:
-				o.Offsets[at] = kernels.GetF16(src[2:])
-			case kernels.ZeroFar:
-				o.Offsets[at] = float32(int16(binary.LittleEndian.Uint16(src[2:])))
+			fields := o.Fields[at*group : (at+1)*group]
+			g.fields(fields, codes[i*data/groups:], f.Bits)
+			offset := float32(0)
+			if g.meta != nil {
+				o.Scales[at], offset = g.meta(meta, fields, o.Book)
+			} else {
+				o.Scales[at] = storedScale(meta, i, g.cache.Meta)
+				if g.cache.Zero == kernels.ZeroAsym {
+					offset = kernels.GetF16(meta[2:])
+				}
 			}
-			g.fields(o.Fields[at*group:(at+1)*group], src[metadata+i*data/groups:], f.Bits)
+			if g.cache.Zero == kernels.ZeroAsym {
+				o.Offsets[at] = offset
+			}
 		}
 	}
 }

@@ -215,6 +215,7 @@ var blockLayouts = map[string]blockLayout{
 	"q8_kv":    {[]blockField{{4, "d", "f32", "scale"}, {4, "sum", "int32", "sum of the codes"}, {0, "qs", "int8", "codes"}}, "x̂ = d·q"},
 	"mlx":      {[]blockField{{2, "scale", "f16", "signed"}, {2, "bias", "f16", "the edge that is exact"}, codesInOrder}, "x̂ = scale·q + bias"},
 	"quanto":   {[]blockField{codesInOrder, {2, "scale", "f16", ""}, {2, "shift", "f16", "minus the minimum"}}, "x̂ = scale·q − shift"},
+	"flexgen":  {[]blockField{codesInOrder, {2, "steps", "f16", "15/(max − min)"}, {2, "min", "f16", ""}}, "x̂ = q/steps + min"},
 	"mid":      {[]blockField{{2, "max", "f16", "largest magnitude"}, codesInOrder}, "x̂ = max·t, t = (2q + 1)/2^B − 1"},
 	"cubic":    {[]blockField{{2, "max", "f16", "largest magnitude"}, codesInOrder}, "x̂ = max·(0.65·t + 0.35·t³), t = (2q + 1)/2^B − 1"},
 	"mx16fp4":  {[]blockField{{1, "e", "e8m0", "scale 2^(e−127)"}, {0, "codes", "e2m1", "channel by channel"}}, "x̂ = 2^(e−127)·e2m1(q)"},

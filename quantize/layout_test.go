@@ -83,7 +83,9 @@ func TestSets(t *testing.T) {
 		}
 	}
 	set, err := Set("llama.cpp")
-	want := []string{"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "q8_0:q4_0", "llama-q8_0-rot", "llama-q4_0-rot"}
+	want := []string{"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "iq4_nl-cpu", "q8_0:q4_0",
+		"q8_0+hadamard:q4_0+hadamard64", "q8_0+hadamard:f16",
+		"llama-q8_0-rot", "llama-q5_1-rot", "llama-q5_0-rot", "llama-q4_1-rot", "llama-q4_0-rot", "llama-iq4_nl-rot"}
 	if err != nil || !slices.Equal(set, want) {
 		t.Errorf("llama.cpp: %v, %v", set, err)
 	}

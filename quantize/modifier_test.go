@@ -3,6 +3,7 @@ package quantize
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -256,6 +257,97 @@ func TestOutliers(t *testing.T) {
 				last := encoded[h].OutlierEnds[len(encoded[h].OutlierEnds)-4:]
 				if got := int(binary.LittleEndian.Uint32(last)); got != total {
 					t.Errorf("%s: the last row ends at %d outliers, want %d", s.Name(), got, total)
+				}
+			}
+		}
+	}
+}
+
+// TestKVQuant holds KVQuant's outliers and ranges to its simulation
+// (simquant_module_quantizer.py), value by value: percentiles of a channel as
+// np.percentile interpolates them, in f16, are the ends of the range of what lies
+// within; of a token, whose range is that of what is left, as torch.quantile has
+// them. Codes are the nearest of the stored codebook.
+func TestKVQuant(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 21))
+	quantile := func(sorted []float32, q float64) float64 {
+		at := q * float64(len(sorted)-1)
+		i := min(int(at), len(sorted)-2)
+		return float64(sorted[i]) + (at-float64(i))*(float64(sorted[i+1])-float64(sorted[i]))
+	}
+	for _, name := range []string{"nuq4-channel+tails1%", "nuq3-channel+tails2%", "nuq4-token+tails1%", "nuq2-token+tails10%"} {
+		var share string
+		var bits int
+		var percent float64
+		if _, err := fmt.Sscanf(strings.NewReplacer("-", " ", "+tails", " ", "%", "").Replace(name), "nuq%d %s %g", &bits, &share, &percent); err != nil {
+			t.Fatal(err)
+		}
+		x := newTensor(2, 401, 160, func(h, t, c int) float64 { return r.NormFloat64() * (1 + 3*float64(c%5)) })
+		encoded, decoded := encodeAll(t, mustLookup(t, name), x)
+		book := make([]float32, 1<<bits)
+		kernels.FromF16(book, encoded[0].Codebook)
+		for h, values := range x.heads {
+			units, n, step := 401, 160, 1
+			if share == "channel" {
+				units, n, step = 160, 401, 160
+			}
+			for unit := range units {
+				first := unit * 160
+				if share == "channel" {
+					first = unit
+				}
+				sorted := make([]float32, n)
+				for i := range n {
+					sorted[i] = values[first+i*step]
+				}
+				slices.Sort(sorted)
+				low, high := quantile(sorted, percent/200), quantile(sorted, 1-percent/200)
+				outlier := func(v float64) bool { return v < low || v > high }
+				lo, hi := roundTo("f16", low), roundTo("f16", high)
+				if share == "token" {
+					outlier = func(v float64) bool { return v <= low || v >= high }
+					lo, hi = math.Inf(1), math.Inf(-1)
+					for _, v := range sorted {
+						if v := float64(v); !outlier(v) {
+							lo, hi = math.Min(lo, v), math.Max(hi, v)
+						}
+					}
+				}
+				offset, scale := roundTo("f16", f32(f32(hi+lo)/2)), roundTo("f16", f32(f32(hi-lo)/2))
+				for i := range n {
+					v := float64(values[first+i*step])
+					want := roundTo("f16", v)
+					if !outlier(v) {
+						code := nearestOf(book, f32(f32(v-offset)/scale))
+						want = f32(f32(float64(book[code])*scale) + offset)
+					}
+					if got := float64(decoded[h][first+i*step]); got != want {
+						t.Fatalf("%s: unit %d, value %d: %g gives %g, want %g", name, unit, i, v, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestTails: both ends of every unit stay out, of equal values the first, however
+// few there are, and sizes count them.
+func TestTails(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 22))
+	for _, name := range []string{"int4-asym-token+tails10%", "int4-token/3+tails1%", "int4-asym-channel/5+tails50%", "int8-zp-channel+tails99%", "nf4-head+tails3%"} {
+		for _, tokens := range []int{0, 1, 2, 3, 50} {
+			x := newTensor(2, tokens, 12, func(h, t, c int) float64 { return float64(r.IntN(5) - 2) })
+			encoded, decoded := encodeAll(t, mustLookup(t, name), x) // encodeAll compares with Size
+			for h := range x.heads {
+				for i, v := range x.heads[h] {
+					if math.Abs(float64(decoded[h][i]-v)) > 2 {
+						t.Errorf("%s: %g gives %g", name, v, decoded[h][i])
+					}
+				}
+				if name == "int4-asym-token+tails10%" && tokens > 0 { // ⌊11·0.05⌋ + 1 at each end
+					if got := len(encoded[h].Outliers) / 2; got != 2*tokens {
+						t.Errorf("%d outliers of %d tokens", got, tokens)
+					}
 				}
 			}
 		}

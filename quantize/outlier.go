@@ -16,13 +16,41 @@ const (
 	outlierRowBytes     = 4
 )
 
-// outliersOf returns how many of n values of a sharing unit stay out: ⌈P·n/100⌉.
+// outliersOf returns how many of n values of a sharing unit stay out: ⌈P·n/100⌉ of
+// the largest, or the tail at each end.
 func (s *Scheme) outliersOf(n int64) int64 {
 	const all = 100 * percentUnit
-	share := int64(s.modifier(Outlier))
-	// n = whole·all + rest keeps the product small.
-	whole, rest := n/all, n%all
-	return whole*share + (rest*share+all-1)/all
+	m := s.modifier(Outlier)
+	if m.Tails {
+		return min(2*s.tail(n), n)
+	}
+	whole, rest := times(n, int64(m.N), all)
+	if rest > 0 {
+		whole++
+	}
+	return whole
+}
+
+// tail returns how many of n values lie beyond each of their percentiles P/2 and
+// 100−P/2, as KVQuant has them: a percentile is interpolated between the values
+// around (n−1)·P/200. Those of a token count what reaches them as outliers, others,
+// which KVQuant knows beforehand from other tokens, do not.
+func (s *Scheme) tail(n int64) int64 {
+	if n == 0 {
+		return 0
+	}
+	whole, rest := times(n-1, int64(s.modifier(Outlier).N), 200*percentUnit)
+	if s.Share == PerToken || rest > 0 {
+		whole++
+	}
+	return whole
+}
+
+// times returns n·share/all and the rest, for a share below all.
+func times(n, share, all int64) (whole, rest int64) {
+	// n = a·all + b keeps the product small.
+	a, b := n/all, n%all
+	return a*share + b*share/all, b * share % all
 }
 
 // outliers returns how many values of rows of one head stay out.
@@ -92,46 +120,34 @@ func (s *Scheme) eachUnit(rows, dim int, f func(first, step, n int)) {
 	}
 }
 
-// takeOutliers stores the largest magnitudes of each sharing unit of values in e
-// and puts in their place what leaves the unit's range alone: 0, or for Asym,
-// whose range need not hold 0, the first value that stays.
+// takeOutliers stores the outliers of each sharing unit of values in e and puts in
+// their place what leaves the unit's range alone: 0, or for Asym, whose range need not
+// hold 0, the first value that stays. The tails of more than a token fix its range,
+// which is left in c.tailLo and c.tailHi.
 func (c *Coder) takeOutliers(e *Encoded, values []float32) error {
 	s, dim := c.scheme, e.Dim
 	c.out = resize(c.out, len(values))
 	clear(c.out)
+	c.tailLo, c.tailHi = c.tailLo[:0], c.tailHi[:0]
 	s.eachUnit(len(values)/dim, dim, func(first, step, n int) {
 		if n == 0 {
 			return
 		}
-		c.bits = resize(c.bits, n)
-		for i := range n {
-			c.bits[i] = magnitude(values[first+i*step])
+		mark := len(c.taken)
+		if s.modifier(Outlier).Tails {
+			c.markTails(values, first, step, n)
+		} else {
+			c.markLargest(values, first, step, n)
 		}
-		keep := int(s.outliersOf(int64(n)))
-		slices.Sort(c.bits)
-		limit := c.bits[n-keep]
-		above := n - keep // index behind the last that is not above limit
-		for above < n && c.bits[above] == limit {
-			above++
-		}
-		ties := above - (n - keep) // how many of those at the limit stay out
-		fill, found := float32(0), s.Zero != Asym
+		fill := float32(0)
 		for i := range n {
-			at := first + i*step
-			switch m := magnitude(values[at]); {
-			case m > limit:
-				c.out[at] = true
-			case m == limit && ties > 0:
-				c.out[at] = true
-				ties--
-			case !found:
-				fill, found = values[at], true
+			if at := first + i*step; s.Zero == Asym && !c.out[at] {
+				fill = values[at]
+				break
 			}
 		}
-		for i := range n {
-			if at := first + i*step; c.out[at] {
-				c.taken = append(c.taken, outlier{at, values[at], fill})
-			}
+		for i := range c.taken[mark:] {
+			c.taken[mark+i].fill = fill
 		}
 	})
 	slices.SortFunc(c.taken, func(a, b outlier) int { return a.at - b.at })
@@ -147,7 +163,8 @@ func (c *Coder) takeOutliers(e *Encoded, values []float32) error {
 		}
 		var value [outlierValueBytes]byte
 		if !putF16(value[:], o.value) {
-			return c.valueError(e, e.sink*dim+o.at, o.value, "+outlier keeps it in f16, which holds magnitudes below 65520", "leave +outlier out")
+			name := "+" + s.modifier(Outlier).name()
+			return c.valueError(e, e.sink*dim+o.at, o.value, name+" keeps it in f16, which holds magnitudes below 65520", "leave "+name+" out")
 		}
 		e.Outliers = append(e.Outliers, value[:]...)
 		e.OutlierChannels = binary.LittleEndian.AppendUint16(e.OutlierChannels, uint16(o.at%dim))
@@ -164,6 +181,83 @@ func (c *Coder) takeOutliers(e *Encoded, values []float32) error {
 type outlier struct {
 	at          int
 	value, fill float32
+}
+
+// take marks value at as an outlier.
+func (c *Coder) take(values []float32, at int) {
+	c.out[at] = true
+	c.taken = append(c.taken, outlier{at: at, value: values[at]})
+}
+
+// markLargest takes the largest magnitudes of a unit, of equal ones the first.
+func (c *Coder) markLargest(values []float32, first, step, n int) {
+	c.bits = resize(c.bits, n)
+	for i := range n {
+		c.bits[i] = magnitude(values[first+i*step])
+	}
+	slices.Sort(c.bits)
+	keep := int(c.scheme.outliersOf(int64(n)))
+	limit := c.bits[n-keep]
+	above, _ := slices.BinarySearch(c.bits, limit+1) // index behind the last that is not above limit
+	ties := above - (n - keep)                       // how many of those at the limit stay out
+	for i := range n {
+		at := first + i*step
+		switch m := magnitude(values[at]); {
+		case m > limit:
+			c.take(values, at)
+		case m == limit && ties > 0:
+			c.take(values, at)
+			ties--
+		}
+	}
+}
+
+// markTails takes the smallest and the largest values of a unit, of equal ones the
+// first, and appends the percentiles that they lie beyond, in f16, to c.tailLo and
+// c.tailHi.
+func (c *Coder) markTails(values []float32, first, step, n int) {
+	sorted := resize(c.gathered, n)
+	c.gathered = sorted
+	for i := range n {
+		sorted[i] = values[first+i*step]
+	}
+	slices.Sort(sorted)
+	position := float64(n-1) * float64(c.scheme.modifier(Outlier).N) / (200 * percentUnit)
+	whole := int(position)
+	percentile := func(at, next float32) float32 {
+		return roundF16(float32(float64(at) + float64((position-float64(whole))*(float64(next)-float64(at)))))
+	}
+	last := n - 1
+	c.tailLo = append(c.tailLo, percentile(sorted[whole], sorted[min(whole+1, last)]))
+	c.tailHi = append(c.tailHi, percentile(sorted[last-whole], sorted[max(last-whole-1, 0)]))
+	tail := int(c.scheme.tail(int64(n)))
+	if tail == 0 {
+		return
+	}
+	if 2*tail >= n {
+		for i := range n {
+			c.take(values, first+i*step)
+		}
+		return
+	}
+	low, high := sorted[tail-1], sorted[n-tail]
+	// How many of those at a limit stay out.
+	below, _ := slices.BinarySearch(sorted, low)
+	upTo, _ := slices.BinarySearch(sorted, math.Nextafter32(high, float32(math.Inf(1))))
+	lowTies, highTies := tail-below, tail-(n-upTo)
+	for i := range n {
+		at := first + i*step
+		switch v := values[at]; {
+		case v < low || v > high:
+			c.take(values, at)
+		case v == low && lowTies > 0:
+			c.take(values, at)
+			lowTies--
+		case v == high && highTies > 0:
+			c.take(values, at)
+			highTies--
+		}
+	}
 }
 
 func magnitude(v float32) uint32 { return math.Float32bits(v) &^ (1 << 31) }

@@ -218,11 +218,11 @@ func (p parser) modifier(text string) (Modifier, error) {
 		if row.name != word {
 			continue
 		}
-		m := Modifier{Kind: row.kind}
+		m := Modifier{Kind: row.kind, Tails: row.name == tails}
 		if row.argument == percent {
 			n, ok := millionths(strings.TrimSuffix(argument, "%"))
 			if !ok || !strings.HasSuffix(argument, "%") {
-				return m, p.fail("for example +outlier1% or +outlier0.5%", "+%s needs a percentage above 0 and below 100", word)
+				return m, p.fail(fmt.Sprintf("for example +%s1%% or +%s0.5%%", word, word), "+%s needs a percentage above 0 and below 100", word)
 			}
 			m.N = n
 			return m, nil
@@ -250,8 +250,11 @@ func (p parser) modifier(text string) (Modifier, error) {
 
 // combine says why m cannot follow what s already has.
 func (p parser) combine(s *Scheme, m Modifier) error {
-	name := "+" + modifiers[m.Kind].name
+	name := "+" + m.name()
 	if s.has(m.Kind) {
+		if other := s.modifier(m.Kind).name(); other != m.name() {
+			return p.fail("", "+%s and %s both take outliers out: one of them will do", other, name)
+		}
 		return p.fail("", "%s stands twice", name)
 	}
 	switch {
@@ -260,7 +263,8 @@ func (p parser) combine(s *Scheme, m Modifier) error {
 	case s.has(Clip):
 		return p.fail("put +clip last", "+clip chooses the range of what is encoded: nothing can come after it")
 	case s.has(Outlier) && m.Kind != Clip:
-		return p.fail("put +outlier behind "+name, "+outlier takes the largest of what is encoded: %s would change it afterwards", name)
+		outlier := "+" + s.modifier(Outlier).name()
+		return p.fail("put "+outlier+" behind "+name, "%s takes the outliers of what is encoded: %s would change it afterwards", outlier, name)
 	case s.Format.Class == Plain && (m.Kind == Outlier || m.Kind == Clip):
 		return p.fail("", "%s has no scale: %s has no range to shrink", s.Format.Name, name)
 	case s.Share == PerTensor && (m.Kind == Outlier || m.Kind == Clip):

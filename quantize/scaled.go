@@ -114,6 +114,14 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 			if !s.ranged() {
 				c.hi[0] = max(c.hi[0], -c.lo[0])
 			}
+		} else if s.modifier(Outlier).Tails && s.Share != PerToken {
+			copy(c.lo, c.tailLo[scale:scaleEnd])
+			copy(c.hi, c.tailHi[scale:scaleEnd])
+			if !s.ranged() {
+				for i, lo := range c.lo {
+					c.hi[i] = max(c.hi[i], -lo, lo)
+				}
+			}
 		} else {
 			c.ranges(block, dim)
 		}

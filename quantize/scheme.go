@@ -116,6 +116,8 @@ var formats = []*Format{
 		block: &block{elements: 64, metadata: 4, encode: encodeHalfAffine(2, 0), decode: decodeHalfAffine(2)}},
 	{Name: "quanto4", Class: Block, Bits: 4, Doc: "HF quanto, 64 channels: f16 scale and −minimum",
 		block: &block{elements: 64, metadata: 4, encode: encodeHalfAffine(4, 0), decode: decodeHalfAffine(4)}},
+	{Name: "flexgen4", Class: Block, Bits: 4, Doc: "FlexGen, 64 channels: f16 1/step and minimum",
+		block: &block{elements: 64, metadata: 4, encode: encodeFlexGen, decode: decodeFlexGen}},
 	{Name: "quarot4", Class: Block, Bits: 4, Doc: "QuaRot, a row: f16 scale and −minimum",
 		block: &block{metadata: 4, encode: encodeHalfAffine(4, 1e-5), decode: decodeHalfAffine(4)}},
 	{Name: "mid2", Class: Block, Bits: 2, Doc: "ExLlamaV3, 32 channels: f16 max, midpoint grid",
@@ -146,7 +148,7 @@ var formats = []*Format{
 		block: &block{elements: 32, metadata: 2, encode: encodeCubic(7), decode: decodeCubic(7)}},
 	{Name: "cubic8", Class: Block, Bits: 8, Doc: "ExLlamaV3, 32 channels: mid8, companded",
 		block: &block{elements: 32, metadata: 2, encode: encodeCubic(8), decode: decodeCubic(8)}},
-	{Name: "mx16fp4", Class: Block, Bits: 4, Doc: "SGLang: e2m1, per 16 2^⌈log2(max/6)⌉, ties up",
+	{Name: "mx16fp4", Class: Block, Bits: 4, Doc: "SGLang: e2m1, per 16 2^⌈log2(max/6)⌉",
 		block: &block{elements: 16, metadata: 1, encode: encodeSGLangFP4, decode: decodeSGLangFP4}},
 	{Name: "tq2", Class: Block, Bits: 2, Doc: "TurboQuant, a row: f16 norm, Lloyd–Max codes",
 		block: &block{metadata: 2, encode: encodeTurbo(2), decode: decodeTurbo(2)}},
@@ -324,14 +326,15 @@ func (s *Scheme) has(kind ModifierKind) bool {
 	return slices.ContainsFunc(s.Modifiers, func(m Modifier) bool { return m.Kind == kind })
 }
 
-// modifier returns the N of a modifier, 0 when the scheme does not have it.
-func (s *Scheme) modifier(kind ModifierKind) int {
+// modifier returns the modifier of a kind, the zero value when the scheme does not
+// have it.
+func (s *Scheme) modifier(kind ModifierKind) Modifier {
 	for _, m := range s.Modifiers {
 		if m.Kind == kind {
-			return m.N
+			return m
 		}
 	}
-	return 0
+	return Modifier{}
 }
 
 // A ModifierKind is a change to values or storage around a format.
@@ -357,22 +360,28 @@ func (k ModifierKind) changes() bool {
 type Modifier struct {
 	Kind ModifierKind
 	N    int // Hadamard: block of channels, 0 the default; Sink, Recent: tokens; Outlier: millionths of a percent
+	// Tails says that an Outlier takes half of the values from each end of a unit's
+	// range: "+tails".
+	Tails bool
 }
 
 // modifiers is the registry of modifiers.
-var modifiers = []struct {
-	kind     ModifierKind
-	name     string
-	argument argument
-	doc      string
-}{
+var modifiers = []modifierRow{
 	{Hadamard, "hadamard", optional, "orthonormal Walsh–Hadamard over blocks of N channels"},
 	{Center, "center", none, "subtract each channel's mean over tokens, stored in float32"},
 	{Sink, "sink", required, "keep the first N tokens in f16"},
 	{Recent, "recent", required, "keep the last N tokens in f16"},
 	{PreRoPE, "prerope", none, "store keys as they were before RoPE"},
 	{Outlier, "outlier", percent, "keep the P% largest of each sharing unit in f16"},
+	{Outlier, tails, percent, "keep both ends of each unit's range, P% in all, in f16"},
 	{Clip, "clip", none, "shrink each range by the best of {1, .95, …, .5}, least squares"},
+}
+
+type modifierRow struct {
+	kind     ModifierKind
+	name     string
+	argument argument
+	doc      string
 }
 
 type argument uint8
@@ -385,18 +394,26 @@ const (
 )
 
 func (m Modifier) String() string {
-	row := modifiers[m.Kind]
-	switch row.argument {
-	case percent:
-		return row.name + strconv.FormatFloat(float64(m.N)/percentUnit, 'f', -1, 64) + "%"
-	case none:
-		return row.name
+	name := m.name()
+	switch {
+	case m.Kind == Outlier:
+		return name + strconv.FormatFloat(float64(m.N)/percentUnit, 'f', -1, 64) + "%"
+	case m.N == 0:
+		return name
 	}
-	if m.N == 0 {
-		return row.name
-	}
-	return row.name + strconv.Itoa(m.N)
+	return name + strconv.Itoa(m.N)
 }
+
+// name returns the modifier's word.
+func (m Modifier) name() string {
+	if m.Tails {
+		return tails
+	}
+	return modifiers[slices.IndexFunc(modifiers, func(row modifierRow) bool { return row.kind == m.Kind })].name
+}
+
+// tails is the word of an Outlier of both ends.
+const tails = "tails"
 
 // percentUnit is one percent in the unit of an Outlier's N.
 const percentUnit = 1_000_000

@@ -94,7 +94,7 @@ func (s *Scheme) AsymptoticBits(dim int) (float64, error) {
 		bytes += float64(dim*s.scaleBytes()) / float64(s.Group)
 	}
 	if s.has(Outlier) {
-		row := float64(dim) * float64(s.modifier(Outlier)) / (100 * percentUnit) // where units grow with the tokens
+		row := float64(dim) * float64(s.modifier(Outlier).N) / (100 * percentUnit) // where units grow with the tokens
 		var n counter
 		switch {
 		case s.Share == PerToken:
@@ -124,9 +124,9 @@ func (s *Scheme) CheckDim(dim int) error {
 		return fail("", "it rotates the whole row: the head of %d is no power of two", dim)
 	case s.has(Outlier) && dim > math.MaxUint16+1:
 		return fail("", "+outlier numbers channels in 16 bits: the head has %d", dim)
-	case s.has(Hadamard) && s.modifier(Hadamard) > 0 && dim%s.modifier(Hadamard) != 0:
+	case s.has(Hadamard) && dim%max(s.modifier(Hadamard).N, 1) != 0:
 		return fail(fmt.Sprintf("+hadamard alone takes %d", hadamardBlock(dim)),
-			"blocks of %d channels do not divide the head of %d", s.modifier(Hadamard), dim)
+			"blocks of %d channels do not divide the head of %d", s.modifier(Hadamard).N, dim)
 	}
 	return nil
 }
@@ -203,8 +203,8 @@ func groups(n int64, g int) int64 {
 // windows returns how many tokens +sink and +recent keep in f16. Groups of
 // tokens leave the recent window N at a time, as in KIVI.
 func (s *Scheme) windows(tokens int64) (sink, recent int64) {
-	sink = min(int64(s.modifier(Sink)), tokens)
-	if n := int64(s.modifier(Recent)); n > 0 {
+	sink = min(int64(s.modifier(Sink).N), tokens)
+	if n := int64(s.modifier(Recent).N); n > 0 {
 		rest := tokens - sink
 		if s.Share == PerChannel && s.Group > 0 {
 			return sink, rest % n

@@ -226,14 +226,14 @@ func vllmCentroids(bits, dim int) []float32 {
 	}
 	n := 1 << bits
 	variance := 1 / float64(dim)
-	edge := 3.5 * math.Sqrt(variance)
+	edge := float64(3.5 * math.Sqrt(variance))
 	density := func(x float64) float64 {
-		return 1 / math.Sqrt(2*math.Pi*variance) * kernels.Exp(-float64(x*x)/float64(2*variance))
+		return float64(1 / math.Sqrt(2*math.Pi*variance) * kernels.Exp(-float64(x*x)/float64(2*variance)))
 	}
 	integral := func(f func(float64) float64, a, b float64) float64 {
 		const steps = 200
 		h := (b - a) / steps
-		sum := 0.5 * (f(a) + f(b))
+		sum := float64(0.5 * (f(a) + f(b)))
 		for i := 1; i < steps; i++ {
 			sum += f(a + float64(float64(i)*h))
 		}
@@ -256,7 +256,7 @@ func vllmCentroids(bits, dim int) []float32 {
 			}
 			next[i] = centers[i]
 			if mass := integral(density, a, b); mass > 1e-15 {
-				next[i] = integral(func(x float64) float64 { return x * density(x) }, a, b) / mass
+				next[i] = integral(func(x float64) float64 { return float64(x * density(x)) }, a, b) / mass
 			}
 			moved = max(moved, math.Abs(next[i]-centers[i]))
 		}
