@@ -2453,7 +2453,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   SI, DI
 
-step0:
+step:
 	VMOVUPS      (CX), Z2
 	VMOVUPS      64(CX), Z3
 	VBROADCASTSS (DX), Z4
@@ -2464,7 +2464,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         DI
-	JNZ          step0
+	JNZ          step
 	MOVQ         SI, DI
 	SHLQ         $0x02, DI
 	SUBQ         DI, DX
@@ -2492,7 +2492,7 @@ block:
 	VPXORD Z0, Z0, Z0
 	MOVQ   DI, R8
 
-step0:
+step:
 	VMOVUPS      (CX), Z1
 	VBROADCASTSS (DX), Z2
 	VMULPS       Z2, Z1, Z1
@@ -2500,7 +2500,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -2531,7 +2531,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   DI, R8
 
-step0:
+step:
 	VMOVUPS      (CX), Z2
 	VMOVUPS      64(CX), Z3
 	VBROADCASTSS (DX), Z4
@@ -2542,7 +2542,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -2576,7 +2576,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   SI, DI
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z2
 	VCVTPH2PS    32(CX), Z3
 	VBROADCASTSS (DX), Z4
@@ -2585,7 +2585,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         DI
-	JNZ          step0
+	JNZ          step
 	MOVQ         SI, DI
 	SHLQ         $0x02, DI
 	SUBQ         DI, DX
@@ -2613,14 +2613,14 @@ block:
 	VPXORD Z0, Z0, Z0
 	MOVQ   DI, R8
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z1
 	VBROADCASTSS (DX), Z2
 	VFMADD231PS  Z2, Z1, Z0
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -2651,7 +2651,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   DI, R8
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z2
 	VCVTPH2PS    32(CX), Z3
 	VBROADCASTSS (DX), Z4
@@ -2660,7 +2660,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -2694,7 +2694,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   SI, DI
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z2
 	VPSLLD       $0x10, Z2, Z2
 	VPMOVZXWD    32(CX), Z3
@@ -2705,7 +2705,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         DI
-	JNZ          step0
+	JNZ          step
 	MOVQ         SI, DI
 	SHLQ         $0x02, DI
 	SUBQ         DI, DX
@@ -2733,7 +2733,7 @@ block:
 	VPXORD Z0, Z0, Z0
 	MOVQ   DI, R8
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z1
 	VPSLLD       $0x10, Z1, Z1
 	VBROADCASTSS (DX), Z2
@@ -2741,7 +2741,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -2772,7 +2772,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   DI, R8
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z2
 	VPSLLD       $0x10, Z2, Z2
 	VPMOVZXWD    32(CX), Z3
@@ -2783,7 +2783,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -2803,7 +2803,7 @@ step0:
 
 // func scoreF32x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreF32x1x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF32x1x2AVX2(SB), NOSPLIT, $128-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -2813,47 +2813,74 @@ TEXT ·scoreF32x1x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), SI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  SI, DI
-	MOVQ  CX, R8
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    SI, DI
+
+piece:
+	MOVQ $0x00000020, R8
+	CMPQ DI, R8
+	JGE  whole
+	MOVQ DI, R8
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R9
+	MOVQ    R8, R10
 
 step0:
-	VMOVUPS      (R8), Y2
-	VMOVUPS      32(R8), Y3
+	VMOVUPS      (R9), Y2
+	VMOVUPS      32(R9), Y3
 	VBROADCASTSS (DX), Y4
 	VMULPS       Y4, Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VMULPS       Y4, Y3, Y2
 	VADDPS       Y2, Y1, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, R8
-	DECQ         DI
+	ADDQ         $0x00000080, R9
+	DECQ         R10
 	JNZ          step0
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	SUBQ         DI, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         SI, DI
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R9
+	MOVQ         R8, CX
 
 step1:
-	VMOVUPS      64(CX), Y2
-	VMOVUPS      96(CX), Y3
+	VMOVUPS      64(R9), Y2
+	VMOVUPS      96(R9), Y3
 	VBROADCASTSS (DX), Y4
 	VMULPS       Y4, Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VMULPS       Y4, Y3, Y2
 	VADDPS       Y2, Y1, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, CX
-	DECQ         DI
+	ADDQ         $0x00000080, R9
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R9, CX
+	SUBQ         R8, DI
+	JNZ          piece
 	MOVQ         SI, DI
 	SHLQ         $0x02, DI
 	SUBQ         DI, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
@@ -2879,7 +2906,7 @@ block:
 	VPXOR Y1, Y1, Y1
 	MOVQ  DI, R8
 
-step0:
+step:
 	VMOVUPS      (CX), Y2
 	VMOVUPS      32(CX), Y3
 	VBROADCASTSS (DX), Y4
@@ -2890,7 +2917,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -2910,7 +2937,7 @@ step0:
 
 // func valueF32x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·valueF32x1x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF32x1x2AVX2(SB), NOSPLIT, $128-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -2921,26 +2948,70 @@ TEXT ·valueF32x1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VMOVUPS      (R9), Y2
-	VMOVUPS      32(R9), Y3
+	VMOVUPS      (R10), Y2
+	VMOVUPS      32(R10), Y3
 	VBROADCASTSS (DX), Y4
 	VMULPS       Y4, Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VMULPS       Y4, Y3, Y2
 	VADDPS       Y2, Y1, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, R9
-	DECQ         R8
+	ADDQ         $0x00000080, R10
+	DECQ         R11
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VMOVUPS      64(R10), Y2
+	VMOVUPS      96(R10), Y3
+	VBROADCASTSS (DX), Y4
+	VMULPS       Y4, Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VMULPS       Y4, Y3, Y2
+	VADDPS       Y2, Y1, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
 	VBROADCASTSS (BX), Y2
 	VMULPS       (AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -2949,25 +3020,8 @@ step0:
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         DI, R8
-
-step1:
-	VMOVUPS      64(CX), Y2
-	VMOVUPS      96(CX), Y3
-	VBROADCASTSS (DX), Y4
-	VMULPS       Y4, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VMULPS       Y4, Y3, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R8
-	JNZ          step1
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
 	VBROADCASTSS (BX), Y2
 	VMULPS       64(AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -2984,7 +3038,7 @@ step1:
 
 // func scoreF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x1x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF16x1x2AVX2(SB), NOSPLIT, $128-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -2994,43 +3048,70 @@ TEXT ·scoreF16x1x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), SI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  SI, DI
-	MOVQ  CX, R8
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    SI, DI
+
+piece:
+	MOVQ $0x00000020, R8
+	CMPQ DI, R8
+	JGE  whole
+	MOVQ DI, R8
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R9
+	MOVQ    R8, R10
 
 step0:
-	VCVTPH2PS    (R8), Y2
-	VCVTPH2PS    16(R8), Y3
+	VCVTPH2PS    (R9), Y2
+	VCVTPH2PS    16(R9), Y3
 	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R8
-	DECQ         DI
+	ADDQ         $0x00000040, R9
+	DECQ         R10
 	JNZ          step0
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	SUBQ         DI, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         SI, DI
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R9
+	MOVQ         R8, CX
 
 step1:
-	VCVTPH2PS    32(CX), Y2
-	VCVTPH2PS    48(CX), Y3
+	VCVTPH2PS    32(R9), Y2
+	VCVTPH2PS    48(R9), Y3
 	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         DI
+	ADDQ         $0x00000040, R9
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R9, CX
+	SUBQ         R8, DI
+	JNZ          piece
 	MOVQ         SI, DI
 	SHLQ         $0x02, DI
 	SUBQ         DI, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
@@ -3056,7 +3137,7 @@ block:
 	VPXOR Y1, Y1, Y1
 	MOVQ  DI, R8
 
-step0:
+step:
 	VCVTPH2PS    (CX), Y2
 	VCVTPH2PS    16(CX), Y3
 	VBROADCASTSS (DX), Y4
@@ -3065,7 +3146,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -3085,7 +3166,7 @@ step0:
 
 // func valueF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x1x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF16x1x2AVX2(SB), NOSPLIT, $128-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -3096,24 +3177,66 @@ TEXT ·valueF16x1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VCVTPH2PS    (R9), Y2
-	VCVTPH2PS    16(R9), Y3
+	VCVTPH2PS    (R10), Y2
+	VCVTPH2PS    16(R10), Y3
 	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R9
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         R11
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VCVTPH2PS    32(R10), Y2
+	VCVTPH2PS    48(R10), Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
 	VBROADCASTSS (BX), Y2
 	VMULPS       (AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -3122,23 +3245,8 @@ step0:
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         DI, R8
-
-step1:
-	VCVTPH2PS    32(CX), Y2
-	VCVTPH2PS    48(CX), Y3
-	VBROADCASTSS (DX), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R8
-	JNZ          step1
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
 	VBROADCASTSS (BX), Y2
 	VMULPS       64(AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -3155,7 +3263,7 @@ step1:
 
 // func scoreBF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, FMA3
-TEXT ·scoreBF16x1x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreBF16x1x2AVX2(SB), NOSPLIT, $128-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -3165,47 +3273,74 @@ TEXT ·scoreBF16x1x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), SI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  SI, DI
-	MOVQ  CX, R8
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    SI, DI
+
+piece:
+	MOVQ $0x00000020, R8
+	CMPQ DI, R8
+	JGE  whole
+	MOVQ DI, R8
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R9
+	MOVQ    R8, R10
 
 step0:
-	VPMOVZXWD    (R8), Y2
+	VPMOVZXWD    (R9), Y2
 	VPSLLD       $0x10, Y2, Y2
-	VPMOVZXWD    16(R8), Y3
+	VPMOVZXWD    16(R9), Y3
 	VPSLLD       $0x10, Y3, Y3
 	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R8
-	DECQ         DI
+	ADDQ         $0x00000040, R9
+	DECQ         R10
 	JNZ          step0
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	SUBQ         DI, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         SI, DI
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R9
+	MOVQ         R8, CX
 
 step1:
-	VPMOVZXWD    32(CX), Y2
+	VPMOVZXWD    32(R9), Y2
 	VPSLLD       $0x10, Y2, Y2
-	VPMOVZXWD    48(CX), Y3
+	VPMOVZXWD    48(R9), Y3
 	VPSLLD       $0x10, Y3, Y3
 	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         DI
+	ADDQ         $0x00000040, R9
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R9, CX
+	SUBQ         R8, DI
+	JNZ          piece
 	MOVQ         SI, DI
 	SHLQ         $0x02, DI
 	SUBQ         DI, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
@@ -3231,7 +3366,7 @@ block:
 	VPXOR Y1, Y1, Y1
 	MOVQ  DI, R8
 
-step0:
+step:
 	VPMOVZXWD    (CX), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VPMOVZXWD    16(CX), Y3
@@ -3242,7 +3377,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -3262,7 +3397,7 @@ step0:
 
 // func valueBF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, FMA3
-TEXT ·valueBF16x1x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueBF16x1x2AVX2(SB), NOSPLIT, $128-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -3273,26 +3408,70 @@ TEXT ·valueBF16x1x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VPMOVZXWD    (R9), Y2
+	VPMOVZXWD    (R10), Y2
 	VPSLLD       $0x10, Y2, Y2
-	VPMOVZXWD    16(R9), Y3
+	VPMOVZXWD    16(R10), Y3
 	VPSLLD       $0x10, Y3, Y3
 	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y4, Y2, Y0
 	VFMADD231PS  Y4, Y3, Y1
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R9
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         R11
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VPMOVZXWD    32(R10), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VPMOVZXWD    48(R10), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
 	VBROADCASTSS (BX), Y2
 	VMULPS       (AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -3301,25 +3480,8 @@ step0:
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	MOVQ         DI, R8
-
-step1:
-	VPMOVZXWD    32(CX), Y2
-	VPSLLD       $0x10, Y2, Y2
-	VPMOVZXWD    48(CX), Y3
-	VPSLLD       $0x10, Y3, Y3
-	VBROADCASTSS (DX), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R8
-	JNZ          step1
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
 	VBROADCASTSS (BX), Y2
 	VMULPS       64(AX), Y2, Y2
 	VADDPS       Y0, Y2, Y0
@@ -6875,7 +7037,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   DI, R8
 
-step0:
+step:
 	VMOVUPS      (CX), Z4
 	VMOVUPS      64(CX), Z5
 	VBROADCASTSS (DX), Z6
@@ -6891,7 +7053,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -6922,7 +7084,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   R8, R9
 
-step0:
+step:
 	VMOVUPS      (CX), Z2
 	VBROADCASTSS (DX), Z3
 	VMULPS       Z3, Z2, Z3
@@ -6933,7 +7095,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -6970,7 +7132,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   R8, R9
 
-step0:
+step:
 	VMOVUPS      (CX), Z4
 	VMOVUPS      64(CX), Z5
 	VBROADCASTSS (DX), Z6
@@ -6986,7 +7148,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7030,7 +7192,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   DI, R8
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z4
 	VCVTPH2PS    32(CX), Z5
 	VBROADCASTSS (DX), Z6
@@ -7042,7 +7204,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -7073,7 +7235,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   R8, R9
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z2
 	VBROADCASTSS (DX), Z3
 	VFMADD231PS  Z3, Z2, Z0
@@ -7082,7 +7244,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7119,7 +7281,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   R8, R9
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z4
 	VCVTPH2PS    32(CX), Z5
 	VBROADCASTSS (DX), Z6
@@ -7131,7 +7293,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7175,7 +7337,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   DI, R8
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VPMOVZXWD    32(CX), Z5
@@ -7189,7 +7351,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -7220,7 +7382,7 @@ block:
 	VPXORD Z1, Z1, Z1
 	MOVQ   R8, R9
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z2
 	VPSLLD       $0x10, Z2, Z2
 	VBROADCASTSS (DX), Z3
@@ -7230,7 +7392,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7267,7 +7429,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   R8, R9
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VPMOVZXWD    32(CX), Z5
@@ -7281,7 +7443,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7309,7 +7471,7 @@ step0:
 
 // func scoreF32x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreF32x2x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF32x2x2AVX2(SB), NOSPLIT, $256-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -7319,16 +7481,35 @@ TEXT ·scoreF32x2x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VMOVUPS      (R9), Y4
-	VMOVUPS      32(R9), Y5
+	VMOVUPS      (R10), Y4
+	VMOVUPS      32(R10), Y5
 	VBROADCASTSS (DX), Y6
 	VMULPS       Y6, Y4, Y7
 	VADDPS       Y7, Y0, Y0
@@ -7340,25 +7521,26 @@ step0:
 	VMULPS       Y6, Y5, Y4
 	VADDPS       Y4, Y3, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, R9
-	DECQ         R8
+	ADDQ         $0x00000080, R10
+	DECQ         R11
 	JNZ          step0
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         DI, R8
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R10
+	MOVQ         R9, CX
 
 step1:
-	VMOVUPS      64(CX), Y4
-	VMOVUPS      96(CX), Y5
+	VMOVUPS      64(R10), Y4
+	VMOVUPS      96(R10), Y5
 	VBROADCASTSS (DX), Y6
 	VMULPS       Y6, Y4, Y7
 	VADDPS       Y7, Y0, Y0
@@ -7370,16 +7552,35 @@ step1:
 	VMULPS       Y6, Y5, Y4
 	VADDPS       Y4, Y3, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R8
+	ADDQ         $0x00000080, R10
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -7405,7 +7606,7 @@ block:
 	VPXOR Y3, Y3, Y3
 	MOVQ  R8, R9
 
-step0:
+step:
 	VMOVUPS      (CX), Y4
 	VMOVUPS      32(CX), Y5
 	VBROADCASTSS (DX), Y6
@@ -7421,7 +7622,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7449,7 +7650,7 @@ step0:
 
 // func valueF32x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·valueF32x2x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF32x2x2AVX2(SB), NOSPLIT, $256-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -7460,16 +7661,35 @@ TEXT ·valueF32x2x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VMOVUPS      (R10), Y4
-	VMOVUPS      32(R10), Y5
+	VMOVUPS      (R11), Y4
+	VMOVUPS      32(R11), Y5
 	VBROADCASTSS (DX), Y6
 	VMULPS       Y6, Y4, Y7
 	VADDPS       Y7, Y0, Y0
@@ -7481,70 +7701,90 @@ step0:
 	VMULPS       Y6, Y5, Y4
 	VADDPS       Y4, Y3, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, R10
-	DECQ         R9
+	ADDQ         $0x00000080, R11
+	DECQ         R12
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VMOVUPS      64(R11), Y4
+	VMOVUPS      96(R11), Y5
+	VBROADCASTSS (DX), Y6
+	VMULPS       Y6, Y4, Y7
+	VADDPS       Y7, Y0, Y0
+	VMULPS       Y6, Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VMULPS       Y6, Y4, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       Y6, Y5, Y4
+	VADDPS       Y4, Y3, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y4
-	VMULPS       (AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         R8, R9
-
-step1:
-	VMOVUPS      64(CX), Y4
-	VMOVUPS      96(CX), Y5
-	VBROADCASTSS (DX), Y6
-	VMULPS       Y6, Y4, Y7
-	VADDPS       Y7, Y0, Y0
-	VMULPS       Y6, Y5, Y6
-	VADDPS       Y6, Y1, Y1
-	VBROADCASTSS (DX)(BX*1), Y6
-	VMULPS       Y6, Y4, Y4
-	VADDPS       Y4, Y2, Y2
-	VMULPS       Y6, Y5, Y4
-	VADDPS       Y4, Y3, Y3
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R9
-	JNZ          step1
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y4
-	VMULPS       64(AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         DI
 	JNZ          block
@@ -7553,7 +7793,7 @@ step1:
 
 // func scoreF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x2x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF16x2x2AVX2(SB), NOSPLIT, $256-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -7563,16 +7803,35 @@ TEXT ·scoreF16x2x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VCVTPH2PS    (R9), Y4
-	VCVTPH2PS    16(R9), Y5
+	VCVTPH2PS    (R10), Y4
+	VCVTPH2PS    16(R10), Y5
 	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
@@ -7580,25 +7839,26 @@ step0:
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R9
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         R11
 	JNZ          step0
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         DI, R8
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R10
+	MOVQ         R9, CX
 
 step1:
-	VCVTPH2PS    32(CX), Y4
-	VCVTPH2PS    48(CX), Y5
+	VCVTPH2PS    32(R10), Y4
+	VCVTPH2PS    48(R10), Y5
 	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
@@ -7606,16 +7866,35 @@ step1:
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -7641,7 +7920,7 @@ block:
 	VPXOR Y3, Y3, Y3
 	MOVQ  R8, R9
 
-step0:
+step:
 	VCVTPH2PS    (CX), Y4
 	VCVTPH2PS    16(CX), Y5
 	VBROADCASTSS (DX), Y6
@@ -7653,7 +7932,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7681,7 +7960,7 @@ step0:
 
 // func valueF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x2x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF16x2x2AVX2(SB), NOSPLIT, $256-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -7692,16 +7971,35 @@ TEXT ·valueF16x2x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VCVTPH2PS    (R10), Y4
-	VCVTPH2PS    16(R10), Y5
+	VCVTPH2PS    (R11), Y4
+	VCVTPH2PS    16(R11), Y5
 	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
 	VFMADD231PS  Y6, Y5, Y1
@@ -7709,66 +8007,86 @@ step0:
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R10
-	DECQ         R9
+	ADDQ         $0x00000040, R11
+	DECQ         R12
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VCVTPH2PS    32(R11), Y4
+	VCVTPH2PS    48(R11), Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y4
-	VMULPS       (AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         R8, R9
-
-step1:
-	VCVTPH2PS    32(CX), Y4
-	VCVTPH2PS    48(CX), Y5
-	VBROADCASTSS (DX), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS (DX)(BX*1), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step1
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y4
-	VMULPS       64(AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         DI
 	JNZ          block
@@ -7777,7 +8095,7 @@ step1:
 
 // func scoreBF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, FMA3
-TEXT ·scoreBF16x2x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreBF16x2x2AVX2(SB), NOSPLIT, $256-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -7787,17 +8105,36 @@ TEXT ·scoreBF16x2x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VPMOVZXWD    (R9), Y4
+	VPMOVZXWD    (R10), Y4
 	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    16(R9), Y5
+	VPMOVZXWD    16(R10), Y5
 	VPSLLD       $0x10, Y5, Y5
 	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
@@ -7806,26 +8143,27 @@ step0:
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R9
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         R11
 	JNZ          step0
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         DI, R8
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R10
+	MOVQ         R9, CX
 
 step1:
-	VPMOVZXWD    32(CX), Y4
+	VPMOVZXWD    32(R10), Y4
 	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    48(CX), Y5
+	VPMOVZXWD    48(R10), Y5
 	VPSLLD       $0x10, Y5, Y5
 	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
@@ -7834,16 +8172,35 @@ step1:
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -7869,7 +8226,7 @@ block:
 	VPXOR Y3, Y3, Y3
 	MOVQ  R8, R9
 
-step0:
+step:
 	VPMOVZXWD    (CX), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    16(CX), Y5
@@ -7883,7 +8240,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -7911,7 +8268,7 @@ step0:
 
 // func valueBF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, FMA3
-TEXT ·valueBF16x2x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueBF16x2x2AVX2(SB), NOSPLIT, $256-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -7922,17 +8279,36 @@ TEXT ·valueBF16x2x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VPMOVZXWD    (R10), Y4
+	VPMOVZXWD    (R11), Y4
 	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    16(R10), Y5
+	VPMOVZXWD    16(R11), Y5
 	VPSLLD       $0x10, Y5, Y5
 	VBROADCASTSS (DX), Y6
 	VFMADD231PS  Y6, Y4, Y0
@@ -7941,68 +8317,88 @@ step0:
 	VFMADD231PS  Y6, Y4, Y2
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R10
-	DECQ         R9
+	ADDQ         $0x00000040, R11
+	DECQ         R12
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVZXWD    32(R11), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VPMOVZXWD    48(R11), Y5
+	VPSLLD       $0x10, Y5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y4
-	VMULPS       (AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	MOVQ         R8, R9
-
-step1:
-	VPMOVZXWD    32(CX), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    48(CX), Y5
-	VPSLLD       $0x10, Y5, Y5
-	VBROADCASTSS (DX), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS (DX)(BX*1), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step1
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y4
-	VMULPS       64(AX), Y4, Y4
-	VADDPS       Y0, Y4, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         DI
 	JNZ          block
@@ -12626,7 +13022,7 @@ block:
 	VPXORD Z5, Z5, Z5
 	MOVQ   DI, R8
 
-step0:
+step:
 	VMOVUPS      (CX), Z6
 	VMOVUPS      64(CX), Z7
 	VBROADCASTSS (DX), Z8
@@ -12647,7 +13043,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -12681,7 +13077,7 @@ block:
 	VPXORD Z2, Z2, Z2
 	MOVQ   R8, R9
 
-step0:
+step:
 	VMOVUPS      (CX), Z3
 	VBROADCASTSS (DX), Z4
 	VMULPS       Z4, Z3, Z4
@@ -12695,7 +13091,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -12738,7 +13134,7 @@ block:
 	VPXORD Z5, Z5, Z5
 	MOVQ   R8, R9
 
-step0:
+step:
 	VMOVUPS      (CX), Z6
 	VMOVUPS      64(CX), Z7
 	VBROADCASTSS (DX), Z8
@@ -12759,7 +13155,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000080, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -12813,7 +13209,7 @@ block:
 	VPXORD Z5, Z5, Z5
 	MOVQ   DI, R8
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z6
 	VCVTPH2PS    32(CX), Z7
 	VBROADCASTSS (DX), Z8
@@ -12828,7 +13224,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -12862,7 +13258,7 @@ block:
 	VPXORD Z2, Z2, Z2
 	MOVQ   R8, R9
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z3
 	VBROADCASTSS (DX), Z4
 	VFMADD231PS  Z4, Z3, Z0
@@ -12873,7 +13269,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -12916,7 +13312,7 @@ block:
 	VPXORD Z5, Z5, Z5
 	MOVQ   R8, R9
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z6
 	VCVTPH2PS    32(CX), Z7
 	VBROADCASTSS (DX), Z8
@@ -12931,7 +13327,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -12985,7 +13381,7 @@ block:
 	VPXORD Z5, Z5, Z5
 	MOVQ   DI, R8
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z6
 	VPSLLD       $0x10, Z6, Z6
 	VPMOVZXWD    32(CX), Z7
@@ -13002,7 +13398,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R8
-	JNZ          step0
+	JNZ          step
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
@@ -13036,7 +13432,7 @@ block:
 	VPXORD Z2, Z2, Z2
 	MOVQ   R8, R9
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z3
 	VPSLLD       $0x10, Z3, Z3
 	VBROADCASTSS (DX), Z4
@@ -13048,7 +13444,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -13091,7 +13487,7 @@ block:
 	VPXORD Z5, Z5, Z5
 	MOVQ   R8, R9
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z6
 	VPSLLD       $0x10, Z6, Z6
 	VPMOVZXWD    32(CX), Z7
@@ -13108,7 +13504,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -13144,7 +13540,7 @@ step0:
 
 // func scoreF32x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreF32x3x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF32x3x2AVX2(SB), NOSPLIT, $384-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -13154,18 +13550,41 @@ TEXT ·scoreF32x3x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VMOVUPS      (R9), Y6
-	VMOVUPS      32(R9), Y7
+	VMOVUPS      (R10), Y6
+	VMOVUPS      32(R10), Y7
 	VBROADCASTSS (DX), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y0, Y0
@@ -13182,29 +13601,30 @@ step0:
 	VMULPS       Y8, Y7, Y6
 	VADDPS       Y6, Y5, Y5
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, R9
-	DECQ         R8
+	ADDQ         $0x00000080, R10
+	DECQ         R11
 	JNZ          step0
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VMOVUPS      Y4, 512(AX)
-	VMOVUPS      Y5, 544(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         DI, R8
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R10
+	MOVQ         R9, CX
 
 step1:
-	VMOVUPS      64(CX), Y6
-	VMOVUPS      96(CX), Y7
+	VMOVUPS      64(R10), Y6
+	VMOVUPS      96(R10), Y7
 	VBROADCASTSS (DX), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y0, Y0
@@ -13221,18 +13641,45 @@ step1:
 	VMULPS       Y8, Y7, Y6
 	VADDPS       Y6, Y5, Y5
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R8
+	ADDQ         $0x00000080, R10
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
-	VMOVUPS      Y4, 576(AX)
-	VMOVUPS      Y5, 608(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -13260,7 +13707,7 @@ block:
 	VPXOR Y5, Y5, Y5
 	MOVQ  R8, R9
 
-step0:
+step:
 	VMOVUPS      (CX), Y6
 	VMOVUPS      32(CX), Y7
 	VBROADCASTSS (DX), Y8
@@ -13281,7 +13728,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -13317,7 +13764,7 @@ step0:
 
 // func valueF32x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·valueF32x3x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF32x3x2AVX2(SB), NOSPLIT, $384-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -13328,18 +13775,41 @@ TEXT ·valueF32x3x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VMOVUPS      (R10), Y6
-	VMOVUPS      32(R10), Y7
+	VMOVUPS      (R11), Y6
+	VMOVUPS      32(R11), Y7
 	VBROADCASTSS (DX), Y8
 	VMULPS       Y8, Y6, Y9
 	VADDPS       Y9, Y0, Y0
@@ -13356,93 +13826,121 @@ step0:
 	VMULPS       Y8, Y7, Y6
 	VADDPS       Y6, Y5, Y5
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, R10
-	DECQ         R9
+	ADDQ         $0x00000080, R11
+	DECQ         R12
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VMOVUPS      64(R11), Y6
+	VMOVUPS      96(R11), Y7
+	VBROADCASTSS (DX), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y0, Y0
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VMULPS       Y8, Y6, Y9
+	VADDPS       Y9, Y2, Y2
+	VMULPS       Y8, Y7, Y8
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VMULPS       Y8, Y6, Y6
+	VADDPS       Y6, Y4, Y4
+	VMULPS       Y8, Y7, Y6
+	VADDPS       Y6, Y5, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000080, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y6
-	VMULPS       (AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       256(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 256(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
 	VBROADCASTSS 8(SI), Y0
 	VMULPS       288(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 288(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         R8, R9
-
-step1:
-	VMOVUPS      64(CX), Y6
-	VMOVUPS      96(CX), Y7
-	VBROADCASTSS (DX), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y0, Y0
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y1, Y1
-	VBROADCASTSS (DX)(BX*1), Y8
-	VMULPS       Y8, Y6, Y9
-	VADDPS       Y9, Y2, Y2
-	VMULPS       Y8, Y7, Y8
-	VADDPS       Y8, Y3, Y3
-	VBROADCASTSS (DX)(BX*2), Y8
-	VMULPS       Y8, Y6, Y6
-	VADDPS       Y6, Y4, Y4
-	VMULPS       Y8, Y7, Y6
-	VADDPS       Y6, Y5, Y5
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000080, CX
-	DECQ         R9
-	JNZ          step1
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y6
-	VMULPS       64(AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       320(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 320(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
 	VBROADCASTSS 8(SI), Y0
 	VMULPS       352(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 352(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         DI
 	JNZ          block
@@ -13451,7 +13949,7 @@ step1:
 
 // func scoreF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x3x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF16x3x2AVX2(SB), NOSPLIT, $384-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -13461,18 +13959,41 @@ TEXT ·scoreF16x3x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), DI
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  DI, R8
-	MOVQ  CX, R9
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R10
+	MOVQ    R9, R11
 
 step0:
-	VCVTPH2PS    (R9), Y6
-	VCVTPH2PS    16(R9), Y7
+	VCVTPH2PS    (R10), Y6
+	VCVTPH2PS    16(R10), Y7
 	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
@@ -13483,29 +14004,30 @@ step0:
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R9
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         R11
 	JNZ          step0
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VMOVUPS      Y4, 512(AX)
-	VMOVUPS      Y5, 544(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         DI, R8
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R10
+	MOVQ         R9, CX
 
 step1:
-	VCVTPH2PS    32(CX), Y6
-	VCVTPH2PS    48(CX), Y7
+	VCVTPH2PS    32(R10), Y6
+	VCVTPH2PS    48(R10), Y7
 	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
@@ -13516,18 +14038,45 @@ step1:
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R8
+	ADDQ         $0x00000040, R10
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
-	VMOVUPS      Y4, 576(AX)
-	VMOVUPS      Y5, 608(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -13555,7 +14104,7 @@ block:
 	VPXOR Y5, Y5, Y5
 	MOVQ  R8, R9
 
-step0:
+step:
 	VCVTPH2PS    (CX), Y6
 	VCVTPH2PS    16(CX), Y7
 	VBROADCASTSS (DX), Y8
@@ -13570,7 +14119,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -13606,7 +14155,7 @@ step0:
 
 // func valueF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x3x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF16x3x2AVX2(SB), NOSPLIT, $384-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -13617,18 +14166,215 @@ TEXT ·valueF16x3x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VCVTPH2PS    (R10), Y6
-	VCVTPH2PS    16(R10), Y7
+	VCVTPH2PS    (R11), Y6
+	VCVTPH2PS    16(R11), Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R11
+	DECQ         R12
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VCVTPH2PS    32(R11), Y6
+	VCVTPH2PS    48(R11), Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoreBF16x3x2AVX2(SB), NOSPLIT, $384-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R10
+	MOVQ    R9, R11
+
+step0:
+	VPMOVZXWD    (R10), Y6
+	VPSLLD       $0x10, Y6, Y6
+	VPMOVZXWD    16(R10), Y7
+	VPSLLD       $0x10, Y7, Y7
 	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
 	VFMADD231PS  Y8, Y7, Y1
@@ -13640,117 +14386,30 @@ step0:
 	VFMADD231PS  Y8, Y7, Y5
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R10
-	DECQ         R9
+	DECQ         R11
 	JNZ          step0
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y6
-	VMULPS       (AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (SI), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       256(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 256(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       288(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 288(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         R8, R9
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R10
+	MOVQ         R9, CX
 
 step1:
-	VCVTPH2PS    32(CX), Y6
-	VCVTPH2PS    48(CX), Y7
-	VBROADCASTSS (DX), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS (DX)(BX*1), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS (DX)(BX*2), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step1
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y6
-	VMULPS       64(AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
-	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (SI), Y0
-	VMULPS       96(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       320(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 320(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       352(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 352(AX)
-	ADDQ         $0x00000200, AX
-	DECQ         DI
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
-// Requires: AVX, AVX2, FMA3
-TEXT ·scoreBF16x3x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ row+24(FP), BX
-	SHLQ $0x02, BX
-	MOVQ blocks+32(FP), SI
-	MOVQ steps+40(FP), DI
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  DI, R8
-	MOVQ  CX, R9
-
-step0:
-	VPMOVZXWD    (R9), Y6
+	VPMOVZXWD    32(R10), Y6
 	VPSLLD       $0x10, Y6, Y6
-	VPMOVZXWD    16(R9), Y7
+	VPMOVZXWD    48(R10), Y7
 	VPSLLD       $0x10, Y7, Y7
 	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
@@ -13762,53 +14421,45 @@ step0:
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R9
-	DECQ         R8
-	JNZ          step0
+	ADDQ         $0x00000040, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
 	MOVQ         DI, R8
 	SHLQ         $0x02, R8
 	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VMOVUPS      Y4, 512(AX)
-	VMOVUPS      Y5, 544(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         DI, R8
-
-step1:
-	VPMOVZXWD    32(CX), Y6
-	VPSLLD       $0x10, Y6, Y6
-	VPMOVZXWD    48(CX), Y7
-	VPSLLD       $0x10, Y7, Y7
-	VBROADCASTSS (DX), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS (DX)(BX*1), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS (DX)(BX*2), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R8
-	JNZ          step1
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	SUBQ         R8, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
-	VMOVUPS      Y4, 576(AX)
-	VMOVUPS      Y5, 608(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         SI
 	JNZ          block
@@ -13836,7 +14487,7 @@ block:
 	VPXOR Y5, Y5, Y5
 	MOVQ  R8, R9
 
-step0:
+step:
 	VPMOVZXWD    (CX), Y6
 	VPSLLD       $0x10, Y6, Y6
 	VPMOVZXWD    16(CX), Y7
@@ -13853,7 +14504,7 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000020, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -13889,7 +14540,7 @@ step0:
 
 // func valueBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, FMA3
-TEXT ·valueBF16x3x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueBF16x3x2AVX2(SB), NOSPLIT, $384-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -13900,19 +14551,42 @@ TEXT ·valueBF16x3x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VPMOVZXWD    (R10), Y6
+	VPMOVZXWD    (R11), Y6
 	VPSLLD       $0x10, Y6, Y6
-	VPMOVZXWD    16(R10), Y7
+	VPMOVZXWD    16(R11), Y7
 	VPSLLD       $0x10, Y7, Y7
 	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y8, Y6, Y0
@@ -13924,89 +14598,117 @@ step0:
 	VFMADD231PS  Y8, Y6, Y4
 	VFMADD231PS  Y8, Y7, Y5
 	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, R10
-	DECQ         R9
+	ADDQ         $0x00000040, R11
+	DECQ         R12
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVZXWD    32(R11), Y6
+	VPSLLD       $0x10, Y6, Y6
+	VPMOVZXWD    48(R11), Y7
+	VPSLLD       $0x10, Y7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000040, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y6
-	VMULPS       (AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       256(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 256(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
 	VBROADCASTSS 8(SI), Y0
 	VMULPS       288(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 288(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	MOVQ         R8, R9
-
-step1:
-	VPMOVZXWD    32(CX), Y6
-	VPSLLD       $0x10, Y6, Y6
-	VPMOVZXWD    48(CX), Y7
-	VPSLLD       $0x10, Y7, Y7
-	VBROADCASTSS (DX), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS (DX)(BX*1), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS (DX)(BX*2), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         $0x04, DX
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step1
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	VBROADCASTSS (SI), Y6
-	VMULPS       64(AX), Y6, Y6
-	VADDPS       Y0, Y6, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VBROADCASTSS (SI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(SI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
 	VBROADCASTSS 4(SI), Y0
 	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
-	VBROADCASTSS 8(SI), Y0
-	VMULPS       320(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 320(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
 	VBROADCASTSS 8(SI), Y0
 	VMULPS       352(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 352(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         DI
 	JNZ          block
@@ -19869,7 +20571,7 @@ block:
 	VPXORD Z7, Z7, Z7
 	MOVQ   R8, R9
 
-step0:
+step:
 	VMOVUPS      (CX), Z8
 	VMOVUPS      64(CX), Z9
 	VBROADCASTSS (DX), Z10
@@ -19896,7 +20598,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000080, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -19937,7 +20639,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   R9, R10
 
-step0:
+step:
 	VMOVUPS      (CX), Z4
 	VBROADCASTSS (DX), Z5
 	VMULPS       Z5, Z4, Z5
@@ -19955,7 +20657,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -20008,7 +20710,7 @@ block:
 	VPXORD Z7, Z7, Z7
 	MOVQ   R9, R10
 
-step0:
+step:
 	VMOVUPS      (CX), Z8
 	VMOVUPS      64(CX), Z9
 	VBROADCASTSS (DX), Z10
@@ -20035,7 +20737,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000080, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -20103,7 +20805,7 @@ block:
 	VPXORD Z7, Z7, Z7
 	MOVQ   R8, R9
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z8
 	VCVTPH2PS    32(CX), Z9
 	VBROADCASTSS (DX), Z10
@@ -20122,7 +20824,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -20163,7 +20865,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   R9, R10
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z4
 	VBROADCASTSS (DX), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -20177,7 +20879,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000020, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -20230,7 +20932,7 @@ block:
 	VPXORD Z7, Z7, Z7
 	MOVQ   R9, R10
 
-step0:
+step:
 	VCVTPH2PS    (CX), Z8
 	VCVTPH2PS    32(CX), Z9
 	VBROADCASTSS (DX), Z10
@@ -20249,7 +20951,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -20317,7 +21019,7 @@ block:
 	VPXORD Z7, Z7, Z7
 	MOVQ   R8, R9
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z8
 	VPSLLD       $0x10, Z8, Z8
 	VPMOVZXWD    32(CX), Z9
@@ -20338,7 +21040,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
 	DECQ         R9
-	JNZ          step0
+	JNZ          step
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
@@ -20379,7 +21081,7 @@ block:
 	VPXORD Z3, Z3, Z3
 	MOVQ   R9, R10
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VBROADCASTSS (DX), Z5
@@ -20394,7 +21096,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000020, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -20447,7 +21149,7 @@ block:
 	VPXORD Z7, Z7, Z7
 	MOVQ   R9, R10
 
-step0:
+step:
 	VPMOVZXWD    (CX), Z8
 	VPSLLD       $0x10, Z8, Z8
 	VPMOVZXWD    32(CX), Z9
@@ -20468,7 +21170,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -20513,7 +21215,7 @@ step0:
 
 // func scoreF32x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·scoreF32x4x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF32x4x2AVX2(SB), NOSPLIT, $512-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -20526,20 +21228,47 @@ TEXT ·scoreF32x4x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VMOVUPS      (R10), Y8
-	VMOVUPS      32(R10), Y9
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
 	VBROADCASTSS (DX), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y0, Y0
@@ -20562,34 +21291,35 @@ step0:
 	VADDPS       Y8, Y7, Y7
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
-	ADDQ         $0x00000080, R10
-	DECQ         R9
+	ADDQ         $0x00000080, R11
+	DECQ         R12
 	JNZ          step0
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	SUBQ         R9, SI
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VMOVUPS      Y4, 512(AX)
-	VMOVUPS      Y5, 544(AX)
-	VMOVUPS      Y6, 768(AX)
-	VMOVUPS      Y7, 800(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         R8, R9
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	SUBQ         R11, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R11
+	MOVQ         R10, CX
 
 step1:
-	VMOVUPS      64(CX), Y8
-	VMOVUPS      96(CX), Y9
+	VMOVUPS      64(R11), Y8
+	VMOVUPS      96(R11), Y9
 	VBROADCASTSS (DX), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y0, Y0
@@ -20612,21 +21342,56 @@ step1:
 	VADDPS       Y8, Y7, Y7
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
-	ADDQ         $0x00000080, CX
-	DECQ         R9
+	ADDQ         $0x00000080, R11
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
 	SUBQ         R9, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 768(AX)
+	VMOVUPS      Y1, 800(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
-	VMOVUPS      Y4, 576(AX)
-	VMOVUPS      Y5, 608(AX)
-	VMOVUPS      Y6, 832(AX)
-	VMOVUPS      Y7, 864(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VMOVUPS      Y0, 832(AX)
+	VMOVUPS      Y1, 864(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         DI
 	JNZ          block
@@ -20659,7 +21424,7 @@ block:
 	VPXOR Y7, Y7, Y7
 	MOVQ  R9, R10
 
-step0:
+step:
 	VMOVUPS      (CX), Y8
 	VMOVUPS      32(CX), Y9
 	VBROADCASTSS (DX), Y10
@@ -20686,7 +21451,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -20731,7 +21496,7 @@ step0:
 
 // func valueF32x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2
-TEXT ·valueF32x4x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF32x4x2AVX2(SB), NOSPLIT, $512-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -20745,20 +21510,47 @@ TEXT ·valueF32x4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R9
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  R9, R10
-	MOVQ  CX, R11
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R9, R10
+
+piece:
+	MOVQ $0x00000020, R11
+	CMPQ R10, R11
+	JGE  whole
+	MOVQ R10, R11
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R12
+	MOVQ    R11, R13
 
 step0:
-	VMOVUPS      (R11), Y8
-	VMOVUPS      32(R11), Y9
+	VMOVUPS      (R12), Y8
+	VMOVUPS      32(R12), Y9
 	VBROADCASTSS (DX), Y10
 	VMULPS       Y10, Y8, Y11
 	VADDPS       Y11, Y0, Y0
@@ -20781,119 +21573,155 @@ step0:
 	VADDPS       Y8, Y7, Y7
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
-	ADDQ         $0x00000080, R11
-	DECQ         R10
+	ADDQ         $0x00000080, R12
+	DECQ         R13
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R11, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R12
+	MOVQ         R11, CX
+
+step1:
+	VMOVUPS      64(R12), Y8
+	VMOVUPS      96(R12), Y9
+	VBROADCASTSS (DX), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y0, Y0
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y1, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y2, Y2
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y3, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VMULPS       Y10, Y8, Y11
+	VADDPS       Y11, Y4, Y4
+	VMULPS       Y10, Y9, Y10
+	VADDPS       Y10, Y5, Y5
+	VBROADCASTSS (SI), Y10
+	VMULPS       Y10, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMULPS       Y10, Y9, Y8
+	VADDPS       Y8, Y7, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000080, R12
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R12, CX
+	SUBQ         R11, R10
+	JNZ          piece
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
 	SUBQ         R10, SI
-	VBROADCASTSS (DI), Y8
-	VMULPS       (AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
 	VBROADCASTSS 4(DI), Y0
 	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       256(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 256(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
 	VBROADCASTSS 8(DI), Y0
 	VMULPS       288(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 288(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       384(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 384(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       384(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 384(AX)
 	VBROADCASTSS 12(DI), Y0
 	VMULPS       416(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 416(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         R9, R10
-
-step1:
-	VMOVUPS      64(CX), Y8
-	VMOVUPS      96(CX), Y9
-	VBROADCASTSS (DX), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y0, Y0
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y1, Y1
-	VBROADCASTSS (DX)(BX*1), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y2, Y2
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y3, Y3
-	VBROADCASTSS (DX)(BX*2), Y10
-	VMULPS       Y10, Y8, Y11
-	VADDPS       Y11, Y4, Y4
-	VMULPS       Y10, Y9, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS (SI), Y10
-	VMULPS       Y10, Y8, Y8
-	VADDPS       Y8, Y6, Y6
-	VMULPS       Y10, Y9, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         $0x04, DX
-	ADDQ         $0x04, SI
-	ADDQ         $0x00000080, CX
-	DECQ         R10
-	JNZ          step1
-	MOVQ         R9, R10
-	SHLQ         $0x02, R10
-	SUBQ         R10, DX
-	SUBQ         R10, SI
-	VBROADCASTSS (DI), Y8
-	VMULPS       64(AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 416(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
 	VBROADCASTSS 4(DI), Y0
 	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       320(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 320(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
 	VBROADCASTSS 8(DI), Y0
 	VMULPS       352(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 352(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       448(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 448(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       448(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 448(AX)
 	VBROADCASTSS 12(DI), Y0
 	VMULPS       480(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 480(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 480(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         R8
 	JNZ          block
@@ -20902,7 +21730,7 @@ step1:
 
 // func scoreF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·scoreF16x4x2AVX2(SB), NOSPLIT, $0-48
+TEXT ·scoreF16x4x2AVX2(SB), NOSPLIT, $512-48
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -20915,20 +21743,47 @@ TEXT ·scoreF16x4x2AVX2(SB), NOSPLIT, $0-48
 	MOVQ steps+40(FP), R8
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  R8, R9
-	MOVQ  CX, R10
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R11
+	MOVQ    R10, R12
 
 step0:
-	VCVTPH2PS    (R10), Y8
-	VCVTPH2PS    16(R10), Y9
+	VCVTPH2PS    (R11), Y8
+	VCVTPH2PS    16(R11), Y9
 	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
@@ -20943,34 +21798,35 @@ step0:
 	VFMADD231PS  Y10, Y9, Y7
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
-	ADDQ         $0x00000040, R10
-	DECQ         R9
+	ADDQ         $0x00000040, R11
+	DECQ         R12
 	JNZ          step0
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	SUBQ         R9, SI
-	VMOVUPS      Y0, (AX)
-	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VMOVUPS      Y4, 512(AX)
-	VMOVUPS      Y5, 544(AX)
-	VMOVUPS      Y6, 768(AX)
-	VMOVUPS      Y7, 800(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         R8, R9
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	SUBQ         R11, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R11
+	MOVQ         R10, CX
 
 step1:
-	VCVTPH2PS    32(CX), Y8
-	VCVTPH2PS    48(CX), Y9
+	VCVTPH2PS    32(R11), Y8
+	VCVTPH2PS    48(R11), Y9
 	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
@@ -20985,21 +21841,56 @@ step1:
 	VFMADD231PS  Y10, Y9, Y7
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
-	ADDQ         $0x00000040, CX
-	DECQ         R9
+	ADDQ         $0x00000040, R11
+	DECQ         CX
 	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
 	SUBQ         R9, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 768(AX)
+	VMOVUPS      Y1, 800(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
-	VMOVUPS      Y4, 576(AX)
-	VMOVUPS      Y5, 608(AX)
-	VMOVUPS      Y6, 832(AX)
-	VMOVUPS      Y7, 864(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VMOVUPS      Y0, 832(AX)
+	VMOVUPS      Y1, 864(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         DI
 	JNZ          block
@@ -21032,7 +21923,7 @@ block:
 	VPXOR Y7, Y7, Y7
 	MOVQ  R9, R10
 
-step0:
+step:
 	VCVTPH2PS    (CX), Y8
 	VCVTPH2PS    16(CX), Y9
 	VBROADCASTSS (DX), Y10
@@ -21051,7 +21942,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000020, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -21096,7 +21987,7 @@ step0:
 
 // func valueF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·valueF16x4x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueF16x4x2AVX2(SB), NOSPLIT, $512-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -21110,20 +22001,266 @@ TEXT ·valueF16x4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R9
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  R9, R10
-	MOVQ  CX, R11
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R9, R10
+
+piece:
+	MOVQ $0x00000020, R11
+	CMPQ R10, R11
+	JGE  whole
+	MOVQ R10, R11
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R12
+	MOVQ    R11, R13
 
 step0:
-	VCVTPH2PS    (R11), Y8
-	VCVTPH2PS    16(R11), Y9
+	VCVTPH2PS    (R12), Y8
+	VCVTPH2PS    16(R12), Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, R12
+	DECQ         R13
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R11, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R12
+	MOVQ         R11, CX
+
+step1:
+	VCVTPH2PS    32(R12), Y8
+	VCVTPH2PS    48(R12), Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, R12
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R12, CX
+	SUBQ         R11, R10
+	JNZ          piece
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       384(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 416(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       448(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 448(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoreBF16x4x2AVX2(SB), NOSPLIT, $512-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R11
+	MOVQ    R10, R12
+
+step0:
+	VPMOVZXWD    (R11), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPMOVZXWD    16(R11), Y9
+	VPSLLD       $0x10, Y9, Y9
 	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
@@ -21139,146 +22276,35 @@ step0:
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, R11
-	DECQ         R10
+	DECQ         R12
 	JNZ          step0
-	MOVQ         R9, R10
-	SHLQ         $0x02, R10
-	SUBQ         R10, DX
-	SUBQ         R10, SI
-	VBROADCASTSS (DI), Y8
-	VMULPS       (AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
-	VMOVUPS      Y0, (AX)
-	VBROADCASTSS (DI), Y0
-	VMULPS       32(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       256(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 256(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       288(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 288(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       384(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 384(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       416(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 416(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         R9, R10
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	SUBQ         R11, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R11
+	MOVQ         R10, CX
 
 step1:
-	VCVTPH2PS    32(CX), Y8
-	VCVTPH2PS    48(CX), Y9
-	VBROADCASTSS (DX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (DX)(BX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS (DX)(BX*2), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS (SI), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, DX
-	ADDQ         $0x04, SI
-	ADDQ         $0x00000040, CX
-	DECQ         R10
-	JNZ          step1
-	MOVQ         R9, R10
-	SHLQ         $0x02, R10
-	SUBQ         R10, DX
-	SUBQ         R10, SI
-	VBROADCASTSS (DI), Y8
-	VMULPS       64(AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
-	VMOVUPS      Y0, 64(AX)
-	VBROADCASTSS (DI), Y0
-	VMULPS       96(AX), Y0, Y0
-	VADDPS       Y1, Y0, Y1
-	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       320(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 320(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       352(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 352(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       448(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 448(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       480(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 480(AX)
-	ADDQ         $0x00000200, AX
-	DECQ         R8
-	JNZ          block
-	VZEROUPPER
-	RET
-
-// func scoreBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
-// Requires: AVX, AVX2, FMA3
-TEXT ·scoreBF16x4x2AVX2(SB), NOSPLIT, $0-48
-	MOVQ out+0(FP), AX
-	MOVQ codes+8(FP), CX
-	MOVQ x+16(FP), DX
-	MOVQ row+24(FP), BX
-	SHLQ $0x02, BX
-	MOVQ DX, SI
-	ADDQ BX, SI
-	LEAQ (SI)(BX*2), SI
-	MOVQ blocks+32(FP), DI
-	MOVQ steps+40(FP), R8
-
-block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  R8, R9
-	MOVQ  CX, R10
-
-step0:
-	VPMOVZXWD    (R10), Y8
+	VPMOVZXWD    32(R11), Y8
 	VPSLLD       $0x10, Y8, Y8
-	VPMOVZXWD    16(R10), Y9
+	VPMOVZXWD    48(R11), Y9
 	VPSLLD       $0x10, Y9, Y9
 	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
@@ -21294,65 +22320,56 @@ step0:
 	VFMADD231PS  Y10, Y9, Y7
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
-	ADDQ         $0x00000040, R10
-	DECQ         R9
-	JNZ          step0
+	ADDQ         $0x00000040, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
 	MOVQ         R8, R9
 	SHLQ         $0x02, R9
 	SUBQ         R9, DX
 	SUBQ         R9, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
-	VMOVUPS      Y2, 256(AX)
-	VMOVUPS      Y3, 288(AX)
-	VMOVUPS      Y4, 512(AX)
-	VMOVUPS      Y5, 544(AX)
-	VMOVUPS      Y6, 768(AX)
-	VMOVUPS      Y7, 800(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         R8, R9
-
-step1:
-	VPMOVZXWD    32(CX), Y8
-	VPSLLD       $0x10, Y8, Y8
-	VPMOVZXWD    48(CX), Y9
-	VPSLLD       $0x10, Y9, Y9
-	VBROADCASTSS (DX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (DX)(BX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS (DX)(BX*2), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS (SI), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, DX
-	ADDQ         $0x04, SI
-	ADDQ         $0x00000040, CX
-	DECQ         R9
-	JNZ          step1
-	MOVQ         R8, R9
-	SHLQ         $0x02, R9
-	SUBQ         R9, DX
-	SUBQ         R9, SI
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 768(AX)
+	VMOVUPS      Y1, 800(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
 	VMOVUPS      Y0, 64(AX)
 	VMOVUPS      Y1, 96(AX)
-	VMOVUPS      Y2, 320(AX)
-	VMOVUPS      Y3, 352(AX)
-	VMOVUPS      Y4, 576(AX)
-	VMOVUPS      Y5, 608(AX)
-	VMOVUPS      Y6, 832(AX)
-	VMOVUPS      Y7, 864(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VMOVUPS      Y0, 832(AX)
+	VMOVUPS      Y1, 864(AX)
 	ADDQ         $0x00000080, AX
 	DECQ         DI
 	JNZ          block
@@ -21385,7 +22402,7 @@ block:
 	VPXOR Y7, Y7, Y7
 	MOVQ  R9, R10
 
-step0:
+step:
 	VPMOVZXWD    (CX), Y8
 	VPSLLD       $0x10, Y8, Y8
 	VPMOVZXWD    16(CX), Y9
@@ -21406,7 +22423,7 @@ step0:
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000020, CX
 	DECQ         R10
-	JNZ          step0
+	JNZ          step
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
@@ -21451,7 +22468,7 @@ step0:
 
 // func valueBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 // Requires: AVX, AVX2, FMA3
-TEXT ·valueBF16x4x2AVX2(SB), NOSPLIT, $0-56
+TEXT ·valueBF16x4x2AVX2(SB), NOSPLIT, $512-56
 	MOVQ out+0(FP), AX
 	MOVQ codes+8(FP), CX
 	MOVQ x+16(FP), DX
@@ -21465,21 +22482,48 @@ TEXT ·valueBF16x4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ steps+48(FP), R9
 
 block:
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  R9, R10
-	MOVQ  CX, R11
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R9, R10
+
+piece:
+	MOVQ $0x00000020, R11
+	CMPQ R10, R11
+	JGE  whole
+	MOVQ R10, R11
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R12
+	MOVQ    R11, R13
 
 step0:
-	VPMOVZXWD    (R11), Y8
+	VPMOVZXWD    (R12), Y8
 	VPSLLD       $0x10, Y8, Y8
-	VPMOVZXWD    16(R11), Y9
+	VPMOVZXWD    16(R12), Y9
 	VPSLLD       $0x10, Y9, Y9
 	VBROADCASTSS (DX), Y10
 	VFMADD231PS  Y10, Y8, Y0
@@ -21495,113 +22539,149 @@ step0:
 	VFMADD231PS  Y10, Y9, Y7
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
-	ADDQ         $0x00000040, R11
-	DECQ         R10
+	ADDQ         $0x00000040, R12
+	DECQ         R13
 	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R11, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R12
+	MOVQ         R11, CX
+
+step1:
+	VPMOVZXWD    32(R12), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VPMOVZXWD    48(R12), Y9
+	VPSLLD       $0x10, Y9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000040, R12
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R12, CX
+	SUBQ         R11, R10
+	JNZ          piece
 	MOVQ         R9, R10
 	SHLQ         $0x02, R10
 	SUBQ         R10, DX
 	SUBQ         R10, SI
-	VBROADCASTSS (DI), Y8
-	VMULPS       (AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, (AX)
 	VBROADCASTSS (DI), Y0
 	VMULPS       32(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 32(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       128(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 128(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
 	VBROADCASTSS 4(DI), Y0
 	VMULPS       160(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 160(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       256(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 256(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
 	VBROADCASTSS 8(DI), Y0
 	VMULPS       288(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 288(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       384(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 384(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       384(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 384(AX)
 	VBROADCASTSS 12(DI), Y0
 	VMULPS       416(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 416(AX)
-	VPXOR        Y0, Y0, Y0
-	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
-	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
-	VPXOR        Y5, Y5, Y5
-	VPXOR        Y6, Y6, Y6
-	VPXOR        Y7, Y7, Y7
-	MOVQ         R9, R10
-
-step1:
-	VPMOVZXWD    32(CX), Y8
-	VPSLLD       $0x10, Y8, Y8
-	VPMOVZXWD    48(CX), Y9
-	VPSLLD       $0x10, Y9, Y9
-	VBROADCASTSS (DX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (DX)(BX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS (DX)(BX*2), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS (SI), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x04, DX
-	ADDQ         $0x04, SI
-	ADDQ         $0x00000040, CX
-	DECQ         R10
-	JNZ          step1
-	MOVQ         R9, R10
-	SHLQ         $0x02, R10
-	SUBQ         R10, DX
-	SUBQ         R10, SI
-	VBROADCASTSS (DI), Y8
-	VMULPS       64(AX), Y8, Y8
-	VADDPS       Y0, Y8, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 416(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
 	VMOVUPS      Y0, 64(AX)
 	VBROADCASTSS (DI), Y0
 	VMULPS       96(AX), Y0, Y0
 	VADDPS       Y1, Y0, Y1
 	VMOVUPS      Y1, 96(AX)
-	VBROADCASTSS 4(DI), Y0
-	VMULPS       192(AX), Y0, Y0
-	VADDPS       Y2, Y0, Y2
-	VMOVUPS      Y2, 192(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
 	VBROADCASTSS 4(DI), Y0
 	VMULPS       224(AX), Y0, Y0
-	VADDPS       Y3, Y0, Y3
-	VMOVUPS      Y3, 224(AX)
-	VBROADCASTSS 8(DI), Y0
-	VMULPS       320(AX), Y0, Y0
-	VADDPS       Y4, Y0, Y4
-	VMOVUPS      Y4, 320(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
 	VBROADCASTSS 8(DI), Y0
 	VMULPS       352(AX), Y0, Y0
-	VADDPS       Y5, Y0, Y5
-	VMOVUPS      Y5, 352(AX)
-	VBROADCASTSS 12(DI), Y0
-	VMULPS       448(AX), Y0, Y0
-	VADDPS       Y6, Y0, Y6
-	VMOVUPS      Y6, 448(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       448(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 448(AX)
 	VBROADCASTSS 12(DI), Y0
 	VMULPS       480(AX), Y0, Y0
-	VADDPS       Y7, Y0, Y7
-	VMOVUPS      Y7, 480(AX)
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 480(AX)
 	ADDQ         $0x00000200, AX
 	DECQ         R8
 	JNZ          block

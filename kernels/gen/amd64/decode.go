@@ -519,82 +519,169 @@ func tileFloat(w tier, value bool, kind string, heads, lines int) {
 	}
 	blocks := Load(Param("blocks"), GP64())
 	steps := Load(Param("steps"), GP64())
-	stride := 16 * lines * size
-	together := lines
-	if !w.wide {
-		together = 1
-	}
-	count("block", blocks, func() {
-		var line reg.Register
-		for first := 0; first < lines; first += together {
-			acc := make([][]lanes, heads)
-			for h := range acc {
-				for range together {
-					a := w.lanes()
-					a.same(w.zero)
-					acc[h] = append(acc[h], a)
-				}
-			}
-			n := copyOf(steps)
-			line = copyOf(codes)
-			count(fmt.Sprintf("step%d", first), n, func() {
-				var code []lanes
-				for l := range together {
-					c := w.lanes()
-					for i := range c {
-						m := Mem{Base: line, Disp: (first+l)*16*size + i*w.bytes()*size/4}
-						switch kind {
-						case "F16":
-							VCVTPH2PS(m, c[i])
-						case "BF16":
-							VPMOVZXWD(m, c[i])
-							VPSLLD(Imm(16), c[i], c[i])
-						default:
-							VMOVUPS(m, c[i])
-						}
-					}
-					code = append(code, c)
-				}
-				for h := range heads {
-					factor := w.splat(rows.at(h, 0))
-					for l := range together {
-						for i, c := range code[l] {
-							if kind != "F32" {
-								VFMADD231PS(factor, c, acc[h][l][i])
-								continue
-							}
-							product := w.reg()
-							VMULPS(factor, c, product)
-							VADDPS(product, acc[h][l][i], acc[h][l][i])
-						}
-					}
-				}
-				rows.each(func(p reg.Register) { ADDQ(Imm(4), p) })
-				ADDQ(U32(uint32(stride)), line)
-			})
-			back := copyOf(steps)
-			SHLQ(Imm(2), back)
-			rows.each(func(p reg.Register) { SUBQ(back, p) })
-			for h := range acc {
-				for l, a := range acc[h] {
-					for i, sum := range a {
-						at := Mem{Base: out, Disp: h*outBytes + 64*(first+l) + i*w.bytes()}
-						if value {
-							kept := w.splat(Mem{Base: r, Disp: 4 * h})
-							VMULPS(at, kept, kept)
-							VADDPS(sum, kept, sum)
-						}
-						VMOVUPS(sum, at)
-					}
-				}
-			}
-		}
-		MOVQ(line, codes)
+	t := floatTile{w: w, kind: kind, size: size, lines: lines, value: value, outBytes: outBytes, out: out, rows: rows, r: r}
+	next := func() {
 		if value {
 			ADDQ(U32(blockBytes), out)
 		} else {
 			ADDQ(U32(64*uint32(lines)), out)
 		}
+	}
+	if !w.wide && lines == 2 {
+		t.inPieces(heads, codes, blocks, steps, next)
+		return
+	}
+	count("block", blocks, func() {
+		acc := t.sums(heads, lines)
+		for _, head := range acc {
+			for _, a := range head {
+				a.same(w.zero)
+			}
+		}
+		n := copyOf(steps)
+		count("step", n, func() { t.step(codes, 0, acc) })
+		t.rewind(steps)
+		for h := range acc {
+			for l, a := range acc[h] {
+				t.finish(h, l, a)
+			}
+		}
+		next()
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// floatTile is what the parts of tileFloat share.
+type floatTile struct {
+	w           tier
+	kind        string
+	size, lines int
+	value       bool
+	outBytes    int
+	out, r      reg.Register
+	rows        rowSet
+}
+
+// sums are the registers of the sums of `lines` lines for each head.
+func (t *floatTile) sums(heads, lines int) [][]lanes {
+	acc := make([][]lanes, heads)
+	for h := range acc {
+		for range lines {
+			acc[h] = append(acc[h], t.w.lanes())
+		}
+	}
+	return acc
+}
+
+// step multiplies the lines from first on of one step and moves on to the next.
+func (t *floatTile) step(codes reg.Register, first int, acc [][]lanes) {
+	w := t.w
+	var code []lanes
+	for l := range acc[0] {
+		c := w.lanes()
+		for i := range c {
+			m := Mem{Base: codes, Disp: (first+l)*16*t.size + i*w.bytes()*t.size/4}
+			switch t.kind {
+			case "F16":
+				VCVTPH2PS(m, c[i])
+			case "BF16":
+				VPMOVZXWD(m, c[i])
+				VPSLLD(Imm(16), c[i], c[i])
+			default:
+				VMOVUPS(m, c[i])
+			}
+		}
+		code = append(code, c)
+	}
+	for h := range acc {
+		factor := w.splat(t.rows.at(h, 0))
+		for l := range code {
+			for i, c := range code[l] {
+				if t.kind != "F32" {
+					VFMADD231PS(factor, c, acc[h][l][i])
+					continue
+				}
+				product := w.reg()
+				VMULPS(factor, c, product)
+				VADDPS(product, acc[h][l][i], acc[h][l][i])
+			}
+		}
+	}
+	t.rows.each(func(p reg.Register) { ADDQ(Imm(4), p) })
+	ADDQ(U32(uint32(16*t.lines*t.size)), codes)
+}
+
+// rewind takes the rows back by n steps.
+func (t *floatTile) rewind(n reg.Register) {
+	back := copyOf(n)
+	SHLQ(Imm(2), back)
+	t.rows.each(func(p reg.Register) { SUBQ(back, p) })
+}
+
+// finish stores the sums of one line of a head.
+func (t *floatTile) finish(h, l int, sums lanes) {
+	for i, sum := range sums {
+		at := Mem{Base: t.out, Disp: h*t.outBytes + 64*l + i*t.w.bytes()}
+		if t.value {
+			kept := t.w.splat(Mem{Base: t.r, Disp: 4 * h})
+			VMULPS(at, kept, kept)
+			VADDPS(sum, kept, sum)
+		}
+		VMOVUPS(sum, at)
+	}
+}
+
+// pieceSteps is how many steps inPieces does of one line before it does the other.
+const pieceSteps = 32
+
+// inPieces does the two lines of a block in turn, a few steps of each: AVX2 has
+// registers for the sums of one. Were each done in one go, the first would wait for
+// memory while the second asked it for nothing.
+func (t *floatTile) inPieces(heads int, codes, blocks, steps reg.Register, next func()) {
+	w := t.w
+	kept := AllocLocal(2 * 64 * heads)
+	at := func(l, h int) Mem { return kept.Offset(64 * (l*heads + h)) }
+	count("block", blocks, func() {
+		zero := w.lanes()
+		zero.same(w.zero)
+		for l := range 2 {
+			for h := range heads {
+				w.store(zero, at(l, h))
+			}
+		}
+		left := copyOf(steps)
+		Label("piece")
+		piece, line := GP64(), GP64()
+		MOVQ(U32(pieceSteps), piece)
+		CMPQ(left, piece)
+		JGE(LabelRef("whole"))
+		MOVQ(left, piece)
+		Label("whole")
+		for l := range 2 {
+			acc := make([][]lanes, heads)
+			for h := range acc {
+				acc[h] = []lanes{w.load(at(l, h))}
+			}
+			MOVQ(codes, line)
+			count(fmt.Sprintf("step%d", l), copyOf(piece), func() { t.step(line, l, acc) })
+			for h := range acc {
+				w.store(acc[h][0], at(l, h))
+			}
+			if l == 0 {
+				t.rewind(piece)
+			}
+		}
+		MOVQ(line, codes)
+		SUBQ(piece, left)
+		JNZ(LabelRef("piece"))
+		t.rewind(steps)
+		for l := range 2 {
+			for h := range heads {
+				t.finish(h, l, w.load(at(l, h)))
+			}
+		}
+		next()
 	})
 	VZEROUPPER()
 	RET()
