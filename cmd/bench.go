@@ -393,9 +393,19 @@ func (b *bencher) options(shape kernels.CacheShape) kernels.DecodeOptions {
 	return kernels.DecodeOptions{QueryHeads: b.o.queryHeads / b.o.kvHeads * shape.Heads, Scale: 1 / math.Sqrt(float64(b.o.headDim)), Window: int(b.o.window)}
 }
 
+// benchRope is the rotary embedding that +prerope takes back from the values of bench:
+// of all channels, of base 10,000.
+func benchRope(dim int) *quantize.Rope {
+	r := new(quantize.Rope)
+	for i := range dim / 2 {
+		r.Frequencies = append(r.Frequencies, math.Pow(10000, -2*float64(i)/float64(dim)))
+	}
+	return r
+}
+
 // fill makes a cache of the given shape, whose every head holds the first tokens of b.values.
 func (b *bencher) fill(shape kernels.CacheShape, pair quantize.Pair) (*kernels.Cache, error) {
-	return fillCache(shape, pair, func(dst []float32, key bool, _ int) error {
+	return fillCache(shape, pair, benchRope(shape.DimK), func(dst []float32, key bool, _ int) error {
 		i := 1
 		if key {
 			i = 0
@@ -464,12 +474,16 @@ func (b *bencher) newCodecRun(pair quantize.Pair, shape kernels.CacheShape, thre
 	c := &codecRun{}
 	for i, s := range []*quantize.Scheme{pair.K, pair.V} {
 		dim := []int{shape.DimK, shape.DimV}[i]
+		var rope *quantize.Rope
+		if i == 0 {
+			rope = benchRope(dim)
+		}
 		var calibration *quantize.Calibration
 		if s.Calibrated() {
 			calibration = new(quantize.Calibration)
 		}
 		for h := range shape.Heads {
-			u := &unit{coder: s.NewCoder(), calibration: calibration, head: quantize.Head{Index: h, Dim: dim, Values: slices.Clone(b.values[i][:shape.Tokens*dim])}}
+			u := &unit{coder: s.NewCoder(), calibration: calibration, head: quantize.Head{Index: h, Dim: dim, Values: slices.Clone(b.values[i][:shape.Tokens*dim]), Rope: rope}}
 			if calibration != nil {
 				if err := u.coder.Observe(calibration, u.head); err != nil {
 					return nil, err

@@ -132,7 +132,7 @@ func TestFillCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cache, err := fillCache(shape, pair, read)
+		cache, err := fillCache(shape, pair, nil, read)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

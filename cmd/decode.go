@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"kvq/eval"
@@ -14,8 +15,8 @@ import (
 var errNoCache = errors.New("no decode cache holds this scheme")
 
 // decodeFormat says how a paged cache stores so many tokens of one side. Rotations and
-// means change values, not storage.
-func decodeFormat(s *quantize.Scheme, tokens, dim int) (kernels.Format, error) {
+// means change values, not storage, but for rope, what +prerope takes back from keys.
+func decodeFormat(s *quantize.Scheme, tokens, dim int, rope *quantize.Rope) (kernels.Format, error) {
 	f, err := codesFormat(s)
 	for _, m := range s.Modifiers {
 		switch m.Kind {
@@ -23,6 +24,15 @@ func decodeFormat(s *quantize.Scheme, tokens, dim int) (kernels.Format, error) {
 			f.Sink = m.N
 		case quantize.Recent:
 			f.Recent = m.N
+		case quantize.PreRoPE:
+			if rope != nil && len(rope.Frequencies) > 0 {
+				f.Rotation = kernels.NewRotation(rope.Frequencies, rope.Interleaved, rope.First)
+			}
+			// A Hadamard rotation would have to be undone for every key, not in the query.
+			hadamard := slices.ContainsFunc(s.Modifiers, func(m quantize.Modifier) bool { return m.Kind == quantize.Hadamard })
+			if f.Rotation != nil && (s.Format.Class == quantize.Plain || hadamard) {
+				return f, errNoCache
+			}
 		}
 	}
 	f.Outliers = s.OutlierCount(tokens, dim)
@@ -77,18 +87,19 @@ type sideEncoder struct {
 	scheme      *quantize.Scheme
 	format      kernels.Format
 	coder       *quantize.Coder
+	rope        *quantize.Rope
 	calibration quantize.Calibration
 	encoded     quantize.Encoded
 	stored      []float32
 	out         kernels.Encoded
 }
 
-func newSideEncoder(s *quantize.Scheme, tokens, dim int) (*sideEncoder, error) {
-	f, err := decodeFormat(s, tokens, dim)
+func newSideEncoder(s *quantize.Scheme, tokens, dim int, rope *quantize.Rope) (*sideEncoder, error) {
+	f, err := decodeFormat(s, tokens, dim, rope)
 	if err != nil {
 		return nil, err
 	}
-	return &sideEncoder{scheme: s, format: f, coder: s.NewCoder()}, nil
+	return &sideEncoder{scheme: s, format: f, coder: s.NewCoder(), rope: rope}, nil
 }
 
 // encode encodes one head. Its result stands until the next call.
@@ -107,6 +118,9 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 		e.stored = resize(e.stored, len(h.Values))
 		e.coder.Stored(e.stored, &e.encoded)
 		o.Sink, o.Recent = e.stored[:first*h.Dim], e.stored[end*h.Dim:]
+	}
+	if e.format.Rotation != nil {
+		o.Means = e.encoded.MeanValues(o.Means)
 	}
 	o.Outliers = o.Outliers[:0]
 	e.encoded.EachOutlier(func(row, channel int, value float32) {
@@ -155,7 +169,8 @@ func resize[T any](s []T, n int) []T {
 type tensorReader func(dst []float32, key bool, head int) error
 
 // fillCache encodes a layer's keys and values under a pair into a new paged cache.
-func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) (*kernels.Cache, error) {
+// rope is what +prerope takes back from the keys, nil where nobody knows.
+func fillCache(shape kernels.CacheShape, pair quantize.Pair, rope *quantize.Rope, read tensorReader) (*kernels.Cache, error) {
 	if pair.K == nil || pair.V == nil {
 		return nil, errNoCache
 	}
@@ -166,7 +181,7 @@ func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) 
 		if err = s.CheckDim(dims[i]); err != nil {
 			return nil, err
 		}
-		if sides[i], err = newSideEncoder(s, shape.Tokens, dims[i]); err != nil {
+		if sides[i], err = newSideEncoder(s, shape.Tokens, dims[i], [2]*quantize.Rope{rope, nil}[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -179,7 +194,7 @@ func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) 
 			if err := read(values[i], i == 0, h); err != nil {
 				return nil, err
 			}
-			if err := side.coder.Observe(&side.calibration, quantize.Head{Index: h, Dim: dims[i], Values: values[i]}); err != nil {
+			if err := side.coder.Observe(&side.calibration, quantize.Head{Index: h, Dim: dims[i], Values: values[i], Rope: side.rope}); err != nil {
 				return nil, err
 			}
 		}
@@ -194,7 +209,7 @@ func fillCache(shape kernels.CacheShape, pair quantize.Pair, read tensorReader) 
 			if err = read(values[i], i == 0, h); err != nil {
 				break
 			}
-			if encoded[i], err = side.encode(quantize.Head{Index: h, Dim: dims[i], Values: values[i]}); err != nil {
+			if encoded[i], err = side.encode(quantize.Head{Index: h, Dim: dims[i], Values: values[i], Rope: side.rope}); err != nil {
 				break
 			}
 		}
@@ -235,7 +250,7 @@ func decodeBench(threads int) eval.Bench {
 			if err != nil {
 				return kernels.Figure{}, err
 			}
-			cache, err := fillCache(shape, pair, read)
+			cache, err := fillCache(shape, pair, l.KeyRope(), read)
 			if err != nil {
 				return kernels.Figure{}, err
 			}

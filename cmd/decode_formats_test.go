@@ -87,7 +87,7 @@ func TestDecodeFormats(t *testing.T) {
 	for _, s := range cachedSchemes(t) {
 		for _, pair := range []quantize.Pair{{K: s, V: s}, {K: s, V: f16}, {K: f16, V: s}} {
 			name := pair.K.Name() + ":" + pair.V.Name()
-			cache, err := fillCache(shape, pair, read)
+			cache, err := fillCache(shape, pair, nil, read)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

@@ -75,11 +75,16 @@ func TestDecodeSchemes(t *testing.T) {
 		"int4-token+outlier1%", "int4-asym-token/32+sink5+outlier3%", "int8-channel+outlier0.5%:int8-head+recent20+outlier2%", "int4-zp-channel/32+recent64+outlier2%",
 		"int3-channel/32+hadamard+outlier5%+clip:e4m3-channel+outlier1%",
 		"nuq4-channel+tails1%:nuq3-token+tails2%", "q8_0+sink4", "q8_0+hadamard+recent40", "nvfp4-ts+sink64", "iq4_nl+recent33", "tq4+hadamard+sink1",
+		"int8-token+prerope+sink3+recent10:int8-token", "int8-channel/32+prerope+recent32+center+outlier1%:int8-token+center", "q4_0+prerope:int8-token",
 	}
 	for _, r := range quantize.Recipes() {
 		names = append(names, r.Name)
 	}
 	r := rand.New(rand.NewPCG(3, 4))
+	rope := &quantize.Rope{Interleaved: true, First: 5}
+	for i := range 24 {
+		rope.Frequencies = append(rope.Frequencies, math.Pow(500, -float64(i)/24))
+	}
 	for _, name := range names {
 		pair, err := quantize.ParsePair(name)
 		if err != nil {
@@ -97,7 +102,7 @@ func TestDecodeSchemes(t *testing.T) {
 				}
 			}
 			shape := kernels.CacheShape{Heads: heads, DimK: dim, DimV: dim, Tokens: tokens}
-			cache, err := fillCache(shape, pair, func(dst []float32, key bool, head int) error {
+			cache, err := fillCache(shape, pair, rope, func(dst []float32, key bool, head int) error {
 				if key {
 					copy(dst, values[0][head])
 				} else {
@@ -112,7 +117,7 @@ func TestDecodeSchemes(t *testing.T) {
 			} else if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			k, _ := schemeValues(t, pair.K, values[0], dim, nil)
+			k, _ := schemeValues(t, pair.K, values[0], dim, rope)
 			v, means := schemeValues(t, pair.V, values[1], dim, nil)
 			q := make([]float32, heads*grouped*dim)
 			exact := make([]float64, len(q)) // the queries before rotation

@@ -77,6 +77,9 @@ type Rope struct {
 	Frequencies []float64
 }
 
+// KeyRope is what +prerope takes back from the keys, nil where the dump does not say.
+func (l *Layer) KeyRope() *quantize.Rope { return l.schemeRope(keys) }
+
 // schemeRope is what +prerope needs of a tensor: nil for values and where the
 // dump does not say. Keys that are not rotated have no frequencies.
 func (l *Layer) schemeRope(tensor int) *quantize.Rope {

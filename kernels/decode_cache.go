@@ -24,13 +24,15 @@ type Encoded struct {
 	// units of a field) of ZeroPoint and ZeroFar; nil for the others.
 	Offsets []float32
 	// Sink and Recent are the rows that windows keep out of all this, of the first and
-	// of the last tokens: values as attention sees them. Everything above is about the
-	// tokens between.
+	// of the last tokens: values of the kind that codes stand for. Everything above is
+	// about the tokens between.
 	Sink, Recent []float32
 	// Factor multiplies all scales of the head; 0 stands for 1.
 	Factor float32
 	// Book holds what the 2^Bits codes of CodecBook stand for.
 	Book []float32
+	// Means are added to the channels of keys before Format.Rotation; nil for none.
+	Means []float32
 	// Outliers are values that count in place of those of their codes, token by token.
 	Outliers []Outlier
 }
@@ -73,6 +75,7 @@ type head struct {
 	kBook, vBook     [16]float32 // values of the codes of CodecBook
 	pages            []byte
 	kOut, vOut       sparse // outliers of the pages
+	kMean            []float32
 	front, tail      floats
 	liveK, liveV     []float32 // the tail's tokens row by row, once something was appended
 }
@@ -90,8 +93,9 @@ type Cache struct {
 	heads      []head
 	origin     int // tokens before the first page, once there are as many
 	tokens     int
-	pages      int    // of codes
-	tk, tv     layout // of a tile of float32 tokens
+	pages      int     // of codes
+	tk, tv     layout  // of a tile of float32 tokens
+	turner     *turner // of keys that are stored before their rotation
 	saturated  int64
 	memory     []byte
 	free       func()
@@ -107,6 +111,9 @@ func NewCache(shape CacheShape, k, v Format) (*Cache, error) {
 			return nil, err
 		}
 	}
+	if r := k.Rotation; r != nil && (!k.scaled() || 2*len(r.frequencies) > shape.DimK) || v.Rotation != nil {
+		return nil, fmt.Errorf("rotary embeddings are of keys that have codes, and of no more than their %d channels", shape.DimK)
+	}
 	k, v = k.within(shape.Tokens), v.within(shape.Tokens)
 	origin, aligned := firstPage(k, v)
 	c := &Cache{shape: shape, k: newSide(k, aligned, true, shape.DimK), v: newSide(v, aligned, false, shape.DimV), origin: origin}
@@ -114,6 +121,7 @@ func NewCache(shape CacheShape, k, v Format) (*Cache, error) {
 	f := Format{Codec: CodecF32}
 	c.tk, c.tv = newLayout(f, storeF32, true, shape.DimK), newLayout(f, storeF32, false, shape.DimV)
 	c.arrangePages()
+	c.turner = newTurner(k.Rotation, origin, shape.Tokens/pageTokens)
 	memory, free, err := mapMemory(c.place(nil))
 	if err != nil {
 		return nil, err
@@ -180,7 +188,7 @@ func (c *Cache) Close() {
 // begin anywhere in them.
 func newSide(f Format, aligned, key bool, dim int) side {
 	store, expand := f.read(key, dim)
-	if f.blocks() && !aligned {
+	if f.blocks() && !aligned || f.Rotation != nil {
 		store, expand = storeF32, toValues
 	}
 	s := side{format: f, dim: dim, key: key, every: 1, expand: expand}
@@ -306,6 +314,7 @@ func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
 	h.vScale, h.vOffset = c.v.wholeMeta(v)
 	h.kFactor, h.vFactor = c.k.factor(k), c.v.factor(v)
 	c.k.factored, c.v.factored = c.k.factored || h.kFactor != 1, c.v.factored || h.vFactor != 1
+	h.kMean = slices.Clone(k.Means)
 	copy(h.kBook[:], k.Book)
 	copy(h.vBook[:], v.Book)
 	c.tokens, c.pages = tokens, c.pagesOf(tokens)
@@ -338,16 +347,23 @@ func (c *Cache) fillSide(h *head, s *side, e Encoded) {
 // row returns the values of a token among tokens, those of a window or decoded.
 func (s *side) row(token, tokens int, e Encoded) []float32 {
 	sink, recent := len(e.Sink)/s.dim, len(e.Recent)/s.dim
+	row := make([]float32, s.dim)
 	switch {
 	case token < sink:
-		return e.Sink[token*s.dim:][:s.dim]
+		copy(row, e.Sink[token*s.dim:])
 	case token >= tokens-recent:
-		return e.Recent[(token-tokens+recent)*s.dim:][:s.dim]
+		copy(row, e.Recent[(token-tokens+recent)*s.dim:])
+	default:
+		s.decodeRow(row, token-sink, e)
+		for _, o := range outliersOf(e.Outliers, token-sink, token-sink+1) {
+			row[o.Channel] = o.Value
+		}
 	}
-	row := make([]float32, s.dim)
-	s.decodeRow(row, token-sink, e)
-	for _, o := range outliersOf(e.Outliers, token-sink, token-sink+1) {
-		row[o.Channel] = o.Value
+	if r := s.format.Rotation; r != nil {
+		for c, mean := range e.Means {
+			row[c] += mean
+		}
+		r.turn(row, token)
 	}
 	return row
 }
@@ -361,6 +377,9 @@ func (s *side) check(tokens int, e Encoded) error {
 	tokens -= sink + recent
 	if err := s.checkOutliers(tokens, e.Outliers); err != nil {
 		return err
+	}
+	if len(e.Means) != 0 && (s.format.Rotation == nil || len(e.Means) != s.dim) {
+		return fmt.Errorf("%d means: want %d, of keys that are rotated", len(e.Means), s.dim)
 	}
 	n := tokens * s.dim
 	codes := len(e.Fields)

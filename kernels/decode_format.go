@@ -76,6 +76,9 @@ type Format struct {
 	Sink, Recent int
 	// Outliers is how many values of a head may be kept out of the codes.
 	Outliers int
+	// Rotation is what the codes of keys were taken before, and what attention to them
+	// puts back; nil where they were not. Not for float32, float16 and bfloat16.
+	Rotation *Rotation
 }
 
 // A CacheShape is the geometry of one layer's cache.

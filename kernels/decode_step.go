@@ -240,6 +240,7 @@ type decodeWorker struct {
 	vBias                            []int32   // [headBlock]
 	lanes                            []float32 // [head][lane]
 	line                             []float32 // one row of values
+	turned                           []float32 // what turning keys needs room for
 	row                              int       // distance of the rows of queries and of their planes
 }
 
@@ -262,7 +263,10 @@ func newDecodeWorker(d *Decoder, c *Cache, number int) *decodeWorker {
 	w.vCoef = a.bytes(2 * headBlock * valuePlane)
 	w.vUnit, w.vBias, w.vAdd, w.r = a.floats(headBlock), a.ints(headBlock), a.floats(headBlock), a.floats(headBlock)
 	w.vScale = a.floats(meta(&c.v))
-	scaledQuery := c.k.expand == toHalves && c.k.whole
+	scaledQuery := c.k.expand == toHalves && c.k.whole || c.turner != nil
+	if c.turner != nil {
+		w.turned = alignedFloats(2 * w.tk.reduced * blockWide)
+	}
 	for h := 0; h < d.grouped; h += headBlock {
 		w.blocks = append(w.blocks, blockState{
 			heads:   min(headBlock, d.grouped-h),
@@ -487,6 +491,12 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 	kScale, kOffset, vScale, vOffset := w.kScale, w.kOffset, w.vScale, w.vOffset
 	if c.k.whole {
 		kScale, kOffset = hd.kScale, hd.kOffset
+		if c.k.expand == toValues && kFormat.Codec == CodecInt {
+			kOffset = w.kOffset[:len(kScale)]
+			for i, scale := range kScale {
+				kOffset[i] = centredOffset(scale, hd.kOffset[i], kFormat)
+			}
+		}
 	}
 	if c.v.whole {
 		vScale, vOffset = hd.vScale, hd.vOffset
@@ -527,10 +537,17 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			vCodes = vWide.page(vCodes, vScale, vOffset, &hd.vBook, p)
 		}
 		kOut, vOut := hd.kOut.page(p), hd.vOut.page(p)
+		if c.turner != nil {
+			w.turnKeys(kWide.values, hd.kMean, kOut)
+			kOut = nil
+		}
 		for i := range w.blocks {
 			b := &w.blocks[i]
 			switch kPath {
 			case keyFloat:
+				if c.turner != nil {
+					c.turner.queries(b.x, b.q, row, b.heads, p)
+				}
 				kFloat.score(z, kCodes, b.x, row, b.heads, 2, kSegments[0].steps)
 			case keyScaled:
 				kFloat.score(z, kCodes, b.q, row, b.heads, 2, kSegments[0].steps)

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -22,9 +23,25 @@ func windowsOf(f Format, tokens int) (sink, recent int) {
 
 // windowedSide is randomSide of the tokens that no window keeps, with float16 values
 // for those that one keeps.
-func windowedSide(r *rand.Rand, f Format, tokens, dim int) (Encoded, []float64) {
+func windowedSide(r *rand.Rand, f Format, tokens, dim int) (e Encoded, x []float64) {
 	sink, recent := windowsOf(f, tokens)
-	e, x := randomSide(r, f, tokens-sink-recent, dim, 1)
+	e, x = randomSide(r, f, tokens-sink-recent, dim, 1)
+	defer func() {
+		if f.Rotation == nil {
+			return
+		}
+		for t := range tokens {
+			for i, frequency := range f.Rotation.frequencies {
+				a, b := i, i+len(f.Rotation.frequencies)
+				if f.Rotation.interleaved {
+					a, b = 2*i, 2*i+1
+				}
+				sin, cos := math.Sincos(float64(f.Rotation.first+t) * frequency)
+				u, v := x[t*dim+a], x[t*dim+b]
+				x[t*dim+a], x[t*dim+b] = u*cos-v*sin, u*sin+v*cos
+			}
+		}
+	}()
 	if sink+recent == tokens {
 		e.Scales, e.Offsets = nil, nil
 	}
@@ -49,7 +66,8 @@ func windowedSide(r *rand.Rand, f Format, tokens, dim int) (Encoded, []float64) 
 	var first, last []float64
 	e.Sink, first = rows(sink)
 	e.Recent, last = rows(recent)
-	return e, append(append(first, x...), last...)
+	x = append(append(first, x...), last...)
+	return e, x
 }
 
 // TestDecodeWindows runs every pair of windows over the ways through a page, at
