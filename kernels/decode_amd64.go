@@ -44,7 +44,7 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX2, valueF32x2x1AVX2, valueF32x3x1AVX2, valueF32x4x1AVX2}, {valueF32x1x2AVX2, valueF32x2x2AVX2, valueF32x3x2AVX2, valueF32x4x2AVX2}},
 	}.tiles()
 	table := &streamTable{
-		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX2,
+		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX2, widen: widenAVX2, merge: mergeAVX2, laneDot: laneDotAVX2,
 		softmax:     [headBlock]softmaxFunc{softmaxAVX2, softmaxAVX2, softmaxAVX2, softmaxAVX2},
 		softmaxFold: [headBlock]softmaxFoldFunc{softmaxFoldPlainAVX2, softmaxFoldPlainAVX2, softmaxFoldPlainAVX2, softmaxFoldPlainAVX2},
 		softmaxHalf: [headBlock]softmaxHalfFunc{softmaxFoldHalfAVX2, softmaxFoldHalfAVX2, softmaxFoldHalfAVX2, softmaxFoldHalfAVX2},
@@ -125,7 +125,7 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX512, valueF32x2x1AVX512, valueF32x3x1AVX512, valueF32x4x1AVX512}, {valueF32x1x2AVX512, valueF32x2x2AVX512, valueF32x3x2AVX512, valueF32x4x2AVX512}},
 	}.tiles()
 	table := &streamTable{
-		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX512,
+		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX512, widen: widenAVX512, merge: mergeAVX512, laneDot: laneDotAVX512,
 		softmax:     [headBlock]softmaxFunc{softmaxx1AVX512, softmaxx2AVX512, softmaxx3AVX512, softmaxx4AVX512},
 		softmaxFold: [headBlock]softmaxFoldFunc{softmaxPlainx1AVX512, softmaxPlainx2AVX512, softmaxPlainx3AVX512, softmaxPlainx4AVX512},
 		softmaxHalf: [headBlock]softmaxHalfFunc{softmaxHalfx1AVX512, softmaxHalfx2AVX512, softmaxHalfx3AVX512, softmaxHalfx4AVX512},

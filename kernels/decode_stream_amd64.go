@@ -21,6 +21,9 @@ type streamTable struct {
 	softmaxHalf [headBlock]softmaxHalfFunc
 	foldHalf    [headBlock]foldHalfFunc // nil: decodeKernels.foldHalf
 	fetch       func(b *byte, lines int)
+	widen       func(dst *float32, src *byte, n int)
+	merge       func(dst, src *float32, a, b float32, n int)
+	laneDot     func(e, x *float32, row int, weight, r *float32, heads, n int)
 }
 
 // maxStreams is how many blocks of query heads, and maxValues how many segments of V,
@@ -33,24 +36,33 @@ const (
 // blockCalls is what the kernels of a page are called with for one block of query
 // heads: the functions and the places that stay the same from page to page.
 type blockCalls struct {
-	heads                        int
-	unitBytes                    int // of a multiplicand
-	score                        scoreFunc
-	scoreHalf, scoreHalfAdd      scoreHalfFunc
-	value                        [2]scoreFunc
-	floatScore                   floatScoreFunc
-	floatValue                   [2]floatValueFunc
-	softmax                      softmaxFunc
-	softmaxFold                  softmaxFoldFunc
-	softmaxHalf                  softmaxHalfFunc
-	foldHalf                     foldHalfFunc
-	q, x, unit, add, top, sum, o *float32
-	coef                         *byte
-	bias                         *int32
+	heads                     int
+	unitBytes                 int // of a multiplicand
+	score                     scoreFunc
+	scoreHalf, scoreHalfAdd   scoreHalfFunc
+	value                     [2]scoreFunc
+	floatScore                floatScoreFunc
+	floatValue                [2]floatValueFunc
+	softmax                   softmaxFunc
+	softmaxFold               softmaxFoldFunc
+	softmaxHalf               softmaxHalfFunc
+	foldHalf                  foldHalfFunc
+	q, x, unit, add, top, sum *float32
+	o, offsets                *float32
+	coef                      *byte
+	bias                      *int32
 }
 
 // valueCalls is where one segment of V stands, and which set of multiplicands it takes.
 type valueCalls struct{ set, codes, out, wide, blocks int32 }
+
+// halves says whether a side's metadata are float16 scales, alone or with float16 offsets.
+func (s *side) halves() bool {
+	return s.plainHalves() || s.asymmetric() && s.format.Meta == MetaF16 && s.offsetBytes == 2 && !s.factored
+}
+
+// asymmetric says whether the side's values have offsets of their own.
+func (s *side) asymmetric() bool { return s.format.Codec == CodecInt && s.format.Zero == ZeroAsym }
 
 // streams says whether stream knows the formats of a cache.
 func streams(k, v *side) bool {
@@ -63,15 +75,13 @@ func streams(k, v *side) bool {
 	case keyScaled, keyGroups:
 		return false
 	case keyChannel:
-		if !k.plainHalves() || k.layout.reduced%blockWide != 0 {
+		if !k.halves() || k.layout.reduced%blockWide != 0 {
 			return false
 		}
 	}
 	switch valuePathOf(v) {
-	case valueToken:
-		return v.format.Zero == ZeroSym
-	case valueSets:
-		return v.plainHalves()
+	case valueToken, valueSets:
+		return v.halves()
 	case valueWhole:
 		return v.format.Zero != ZeroPoint || v.format.Share != ShareChannel
 	}
@@ -88,7 +98,7 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 	if len(w.blocks) > maxStreams || len(w.v.segments) > maxValues || !streams(k, v) {
 		return false
 	}
-	kPath, vPath := keyPathOf(k), valuePathOf(v)
+	kPath, vPath, asymmetric := keyPathOf(k), valuePathOf(v), v.asymmetric()
 	var allCalls [maxStreams]blockCalls
 	calls := allCalls[:len(w.blocks)]
 	for i := range calls {
@@ -101,6 +111,7 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 	}
 	_, _, lastK, lastV := c.page(hd, last-1)
 	mustHold(len(lastK) == k.bytes && len(lastV) == v.bytes && len(w.z) >= headBlock*pageTokens && len(w.r) >= headBlock &&
+		len(w.kScale) >= max(w.k.reduced, pageTokens) && len(w.kOffset) >= max(w.k.reduced, pageTokens) && len(w.lanes) >= headBlock*laneWidth && len(w.zeros) >= headBlock &&
 		len(w.vCoef) >= 2*headBlock*valuePlane && len(w.vUnit) >= headBlock && len(w.vBias) >= headBlock && len(w.vScale) >= pageTokens)
 	z, r, coef, unit, bias, vScale := &w.z[0], &w.r[0], &w.vCoef[0], &w.vUnit[0], &w.vBias[0], &w.vScale[0]
 	row, vCentre := w.row, int(w.vCentre[0])
@@ -111,7 +122,9 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 	every, turn := k.every, first%k.every
 	if kPath == keyChannel && turn > 0 {
 		meta, _, _, _ := c.page(hd, first-turn)
-		w.foldHalves(meta, k.format)
+		for i := range calls {
+			t.foldChannels(w, &calls[i], k, 0, unsafe.Pointer(&meta[0]))
+		}
 	}
 	at := unsafe.Pointer(&hd.pages[first/c.period*c.periodSize+c.pageAt[first%c.period]])
 	for range last - first {
@@ -138,13 +151,22 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 					b.scoreGroups(w, kMeta, kCodes)
 				}
 			case keyChannel:
-				b.scoreChannels(w, i, turn == 0, kMeta, kCodes)
+				for i := range w.k.segments {
+					s := &w.k.segments[i]
+					if turn == 0 {
+						t.foldChannels(w, b, k, i, kMeta)
+					}
+					b.score(floatAt(z, s.lane), (*byte)(unsafe.Add(kCodes, s.codes)), b.coef, row, b.bias, b.unit, b.add, s.blocks, s.steps)
+				}
 			default:
 				b.score(z, (*byte)(kCodes), b.coef, row, b.bias, b.unit, b.add, 2, kSteps)
 			}
 			switch vPath {
 			case valueToken:
 				b.softmaxHalf(z, b.top, r, b.sum, coef, unit, bias, (*byte)(vMeta), vScale, planeLimit, vCentre, b.heads)
+				if asymmetric {
+					t.laneDot(b.offsets, z, pageTokens, t.offsets(w, v, 0, pageTokens, vMeta), r, b.heads, pageTokens)
+				}
 			case valueWhole:
 				b.softmaxFold(z, b.top, r, b.sum, coef, unit, bias, planeLimit, vCentre, b.heads)
 			default:
@@ -153,7 +175,7 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 			set := int32(-1)
 			for i := range values {
 				s := &values[i]
-				codes, out := (*byte)(unsafe.Add(vCodes, s.codes)), (*float32)(unsafe.Add(unsafe.Pointer(b.o), 4*s.out))
+				codes, out := (*byte)(unsafe.Add(vCodes, s.codes)), floatAt(b.o, int(s.out))
 				if vPath == valueFloat {
 					b.floatValue[s.wide](out, codes, z, pageTokens, r, int(s.blocks), vSteps)
 					continue
@@ -161,6 +183,9 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 				if vPath == valueSets && s.set != set {
 					set = s.set
 					b.fold(w, coef, valuePlane, unit, bias, z, pageTokens, unsafe.Add(vMeta, 2*pageTokens*set), planeLimit, vCentre, pageTokens)
+					if asymmetric {
+						t.laneDot(floatAt(b.offsets, int(set)*headBlock*laneWidth), z, pageTokens, t.offsets(w, v, int(set)*pageTokens, pageTokens, vMeta), r, b.heads, pageTokens)
+					}
 				}
 				b.value[s.wide](out, codes, coef, valuePlane, bias, r, unit, int(s.blocks), vSteps)
 			}
@@ -189,13 +214,13 @@ func (t *streamTable) calls(w *decodeWorker, b *blockState) blockCalls {
 	}
 	mustHold(len(b.q) >= rows(b.heads, w.row, w.k.reduced) && len(b.x) >= rows(b.heads, w.row, w.k.reduced) && len(b.coef) >= 2*b.heads*w.row && w.row >= w.k.reduced &&
 		len(b.bias) >= len(w.k.segments)*headBlock && len(b.unit) >= headBlock && len(b.add) >= headBlock && len(b.top) >= headBlock &&
-		len(b.sum) >= b.heads*laneWidth && len(b.o) >= w.v.lanes*headBlock)
+		len(b.sum) >= b.heads*laneWidth && len(b.o) >= w.v.lanes*headBlock && len(b.offsets) >= w.v.sets*headBlock*laneWidth)
 	return blockCalls{
 		heads: b.heads, unitBytes: k.unit,
 		score: k.score[n], scoreHalf: k.scoreHalf[n], scoreHalfAdd: k.scoreHalfAdd[n], floatScore: kFloat.score[n],
 		value: [2]scoreFunc{v.value[0][n], v.value[1][n]}, floatValue: [2]floatValueFunc{vFloat.value[0][n], vFloat.value[1][n]},
 		softmax: t.softmax[n], softmaxFold: t.softmaxFold[n], softmaxHalf: t.softmaxHalf[n], foldHalf: t.foldHalf[n],
-		q: &b.q[0], x: &b.x[0], unit: &b.unit[0], add: &b.add[0], top: &b.top[0], sum: &b.sum[0], o: &b.o[0], coef: &b.coef[0], bias: &b.bias[0],
+		q: &b.q[0], x: &b.x[0], unit: &b.unit[0], add: &b.add[0], top: &b.top[0], sum: &b.sum[0], o: &b.o[0], offsets: &b.offsets[0], coef: &b.coef[0], bias: &b.bias[0],
 	}
 }
 
@@ -208,19 +233,32 @@ func (b *blockCalls) scoreGroups(w *decodeWorker, meta, codes unsafe.Pointer) {
 	}
 }
 
-// scoreChannels folds the query under the page's scales per channel, where the page
-// has its own, and multiplies it. The two halves of a page take turns with the same
-// multiplicands: these are fewer lines, and codes stream between the two folds.
-func (b *blockCalls) scoreChannels(w *decodeWorker, block int, own bool, meta, codes unsafe.Pointer) {
-	n, f := w.k.reduced, w.d.k
-	for i := range w.k.segments {
-		s := &w.k.segments[i]
-		if own {
-			b.fold(w, b.coef, w.row, b.unit, b.bias, b.q, w.row, unsafe.Add(meta, 2*n*i), planeLimitOf(f, n), int(f.centre()), n)
+// foldChannels folds the query under the scales per channel of one half of a page, or of
+// all of it. The halves take turns with the same multiplicands: these are fewer lines,
+// and codes stream between the two folds.
+func (t *streamTable) foldChannels(w *decodeWorker, b *blockCalls, k *side, half int, meta unsafe.Pointer) {
+	n, f := w.k.reduced, k.format
+	b.fold(w, b.coef, w.row, b.unit, b.bias, b.q, w.row, unsafe.Add(meta, 2*n*half), planeLimitOf(f, n), int(f.centre()), n)
+	if k.asymmetric() {
+		t.laneDot(&w.lanes[0], b.q, w.row, t.offsets(w, k, n*half, n, meta), &w.zeros[0], b.heads, n)
+		for j := range b.heads {
+			*floatAt(b.add, j) = sumLanes(w.lanes[j*laneWidth:])
 		}
-		b.score((*float32)(unsafe.Add(unsafe.Pointer(&w.z[0]), 4*s.lane)), (*byte)(unsafe.Add(codes, s.codes)), b.coef, w.row, b.bias, b.unit, b.add, s.blocks, s.steps)
 	}
 }
+
+// offsets returns n centred offsets of a page from at on, as readMeta makes them. They
+// stand in scratch that all of a page's share.
+func (t *streamTable) offsets(w *decodeWorker, s *side, at, n int, meta unsafe.Pointer) *float32 {
+	scale, offset := &w.kScale[0], &w.kOffset[0]
+	t.widen(offset, (*byte)(unsafe.Add(meta, s.offsetsAt+2*at)), n)
+	t.widen(scale, (*byte)(unsafe.Add(meta, 2*at)), n)
+	t.merge(offset, scale, 1, float32(s.format.centre()), n)
+	return offset
+}
+
+// floatAt is the place n elements behind p.
+func floatAt(p *float32, n int) *float32 { return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*n)) }
 
 // fold is decodeKernels.foldHalf.
 func (b *blockCalls) fold(w *decodeWorker, coef *byte, plane int, unit *float32, bias *int32, x *float32, row int, half unsafe.Pointer, limit float32, centre, n int) {
