@@ -123,6 +123,10 @@ func runEncode(ctx context.Context, o encodeOptions, out *output) error {
 			return err
 		}
 		file, err := encodeFile(pair, x, out.path)
+		var misfit *quantize.SchemeError
+		if errors.As(err, &misfit) { // it is not about a file
+			return misfit
+		}
 		var refused valueError
 		if errors.As(err, &refused) {
 			return fmt.Errorf("%s: %w", o.file, refused.error)

@@ -607,6 +607,9 @@ func recommendationTable(r *eval.Report) *table {
 			engines = append(engines, e)
 		}
 		slices.Sort(engines)
+		if len(engines) == 0 && !strings.Contains(rec.Scheme, eval.Exact) {
+			t.notes = append(t.notes, "no engine of the registry runs it: --set ENGINE measures what one does")
+		}
 		for _, e := range engines {
 			note := e + ": " + rec.Flags[e]
 			if needs := rec.Needs[e]; needs != "" {

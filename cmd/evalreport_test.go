@@ -1,12 +1,14 @@
 package cmd
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"kvq/eval"
+	"kvq/quantize"
 )
 
 func f64(x float64) *float64 { return &x }
@@ -112,5 +114,60 @@ func TestEvalHTML(t *testing.T) {
 		if strings.Contains(page, unwanted) {
 			t.Errorf("the page holds %q", unwanted)
 		}
+	}
+}
+
+// TestEvalSets runs what each engine offers: all of it that fits the dump, and the
+// recommendation names the engine's flags and, in text, what else it needs.
+func TestEvalSets(t *testing.T) {
+	dump := filepath.Join(t.TempDir(), "x.safetensors")
+	if code, _, stderr := run("synth", "-o", dump, "--tokens", "256", "--kv-heads", "2", "--query-heads", "4", "--head-dim", "64", "--rope", "10000", "--key-bias", "1"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	for _, engine := range []string{"llama.cpp", "ik_llama.cpp", "vLLM", "SGLang", "TensorRT-LLM", "transformers", "LMDeploy", "ExLlamaV3", "MLX", "KIVI", "KVQuant", "QuaRot", "FlexGen", "TurboQuant"} {
+		names, err := quantize.Set(engine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, out, stderr := run("eval", "--dump", dump, "--set", strings.ToLower(engine), "--no-bench", "-q", "--format", "json")
+		if code != exitOK {
+			t.Fatalf("%s: %s", engine, stderr)
+		}
+		var r eval.Report
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, row := range r.Rows {
+			seen[row.Scheme] = true
+		}
+		for _, name := range names {
+			pair, err := quantize.ParsePair(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !seen[pair.Name()] && pair.K.Format.Class != quantize.Plain {
+				t.Errorf("%s: no row of %s", engine, name)
+			}
+		}
+		if len(names) > 1 && (r.Recommendation == nil || r.Recommendation.Flags[engine] == "") {
+			t.Errorf("%s: recommended %+v", engine, r.Recommendation)
+		}
+	}
+	code, out, stderr := run("eval", "--dump", dump, "--scheme", "q5_1", "--scheme", "q4_0", "--no-bench", "-q")
+	if code != exitOK {
+		t.Fatal(stderr)
+	}
+	words := strings.Join(strings.Fields(out), " ")
+	for _, part := range []string{"recommended: q5_1", "llama.cpp: -ctk q5_1 -ctv q5_1 (LLAMA_ATTN_ROT_DISABLE=1 where the head width divides by 64", "GGML_CUDA_FA_ALL_QUANTS"} {
+		if !strings.Contains(words, part) {
+			t.Errorf("no %q in\n%s", part, out)
+		}
+	}
+	if code, out, stderr := run("eval", "--dump", dump, "--set", "all", "--no-bench", "-q"); code != exitOK || strings.Count(out, "\n") < 100 {
+		t.Errorf("all: %d, %s\n%s", code, stderr, out)
+	}
+	if code, _, stderr := run("eval", "--dump", dump, "--set", "none"); code != exitUsage || !strings.Contains(stderr, "sets are all, llama.cpp") {
+		t.Errorf("an unknown set: %d, %s", code, stderr)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,5 +218,69 @@ func TestGoldenVectors(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestEncodeRegistry encodes with every name of the registry: whole arrays, one row, a
+// head width that blocks do not divide, and [tokens, d] without heads. What fits gives
+// both files in the array's shape and the bytes that kvq schemes counts; what does not is
+// a usage error that names the scheme.
+func TestEncodeRegistry(t *testing.T) {
+	dir := t.TempDir()
+	names, err := quantize.Set("all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, shape := range [][]int{{2, 2, 64, 64}, {2, 3, 1, 128}, {2, 1, 5, 80}, {64, 64}, {1, 1}} {
+		elements := 1
+		for _, n := range shape {
+			elements *= n
+		}
+		raw := make([]byte, 4*elements)
+		for j := range elements {
+			binary.LittleEndian.PutUint32(raw[4*j:], math.Float32bits(float32(j*7919%1009)/256-2))
+		}
+		text := strings.NewReplacer("[", "(", "]", ")", " ", ", ").Replace(fmt.Sprint(shape))
+		file := filepath.Join(dir, fmt.Sprint(i, ".npy"))
+		if err := os.WriteFile(file, npy("<f4", text, raw), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		fit := 0
+		for _, name := range names {
+			out := filepath.Join(dir, fmt.Sprint(i))
+			code, stdout, stderr := run("encode", file, "--scheme", name, "-o", out, "--format", "json")
+			if code != exitOK {
+				pair, err := quantize.ParsePair(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				misfit := pair.K.CheckDim(shape[len(shape)-1]) != nil || pair.V.CheckDim(shape[len(shape)-1]) != nil
+				strided := strings.Contains(name, "hqq") && elements%64 != 0
+				turned := strings.Contains(name, "kvquant") // keys before RoPE, which an array does not have
+				sides := len(shape) < 3 || shape[0] != 2    // not [2, ..] of keys and values
+				sides = sides && quantize.SideName(pair.K) != quantize.SideName(pair.V)
+				if code != exitUsage || !misfit && !strided && !turned && !sides || strings.Contains(stderr, "write ") {
+					t.Errorf("%v as %s: exit code %d, %s", shape, name, code, stderr)
+				}
+				continue
+			}
+			fit++
+			var files encodedFiles
+			if err := json.Unmarshal([]byte(stdout), &files); err != nil {
+				t.Fatal(err)
+			}
+			header, data := npyData(t, files.Rows[0].Bytes)
+			if int64(len(data)) != files.Rows[0].DataBytes+files.Rows[0].MetadataBytes || !strings.Contains(header, "'|u1'") {
+				t.Errorf("%v as %s: %d bytes, %+v", shape, name, len(data), files.Rows[0])
+			}
+			header, data = npyData(t, files.Rows[0].Dequant)
+			if len(data) != 4*elements || !strings.Contains(header, "'shape': "+text) {
+				t.Errorf("%v as %s: %d decoded bytes, %s", shape, name, len(data), header)
+			}
+		}
+		if fit < 10 {
+			t.Errorf("%v: %d schemes fit", shape, fit)
+		}
+		t.Logf("%v: %d of %d", shape, fit, len(names))
 	}
 }

@@ -124,3 +124,57 @@ func TestRecipeDefinitions(t *testing.T) {
 		t.Errorf("only %d sides have a definition here", covered)
 	}
 }
+
+// TestKIVIInHalf holds the note of the KIVI recipes to KIVI's own arithmetic, which is in
+// half precision (quant/new_pack.py): minimum and maximum, scale = (max − min)/top, code =
+// round((x − min)/scale), each rounded to f16.
+func TestKIVIInHalf(t *testing.T) {
+	const tokens, dim, group = 4096, 64, 32
+	half := func(v float64) float64 { return roundTo("f16", v) }
+	r := rand.New(rand.NewPCG(12, 1))
+	values := make([]float32, tokens*dim)
+	for i := range values {
+		values[i] = float32(half(r.NormFloat64() + float64(i%dim)/8))
+	}
+	for _, c := range []struct {
+		bits  int
+		most  float64 // of codes that differ
+		error float64
+	}{{2, 1.0 / 1000, 1e-4}, {4, 1.0 / 200, 4e-4}} {
+		s := mustLookup(t, "int"+strconv.Itoa(c.bits)+"-asym-token/32")
+		e := new(Encoded)
+		coder := s.NewCoder()
+		if err := coder.Encode(e, Head{Dim: dim, Values: values}, nil); err != nil {
+			t.Fatal(err)
+		}
+		fields, decoded := make([]uint8, len(values)), make([]float32, len(values))
+		e.Fields(fields, 0)
+		coder.Decode(decoded, e)
+		top := math.Ldexp(1, c.bits) - 1
+		differ, theirs, ours := 0, 0.0, 0.0
+		for at := 0; at < len(values); at += group {
+			lo, hi := math.Inf(1), math.Inf(-1)
+			for _, v := range values[at : at+group] {
+				lo, hi = math.Min(lo, float64(v)), math.Max(hi, float64(v))
+			}
+			scale := half(half(hi-lo) / top)
+			for i, v := range values[at : at+group] {
+				code := math.RoundToEven(math.Min(math.Max(half(half(float64(v)-lo)/scale), 0), top))
+				switch d := code - float64(fields[at+i]); {
+				case math.Abs(d) > 1:
+					t.Fatalf("%d bits, value %d: code %g and %d", c.bits, at+i, code, fields[at+i])
+				case d != 0:
+					differ++
+				}
+				x := float64(v)
+				theirs += (code*scale + lo - x) * (code*scale + lo - x)
+				ours += (float64(decoded[at+i]) - x) * (float64(decoded[at+i]) - x)
+			}
+		}
+		part := float64(differ) / float64(len(values))
+		t.Logf("%d bits: %.3g of the codes differ, squared error %.6f times", c.bits, part, theirs/ours)
+		if part > c.most || math.Abs(theirs/ours-1) > c.error {
+			t.Errorf("%d bits: %.3g of the codes differ, squared error %.6f times", c.bits, part, theirs/ours)
+		}
+	}
+}

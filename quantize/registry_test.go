@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -91,6 +92,91 @@ func TestRegistry(t *testing.T) {
 			if want, err := s.Size(x.shape()); err != nil || want != size {
 				t.Errorf("%s of %s: %+v, Size %+v, %v", name, input, size, want, err)
 			}
+		}
+	}
+}
+
+// notIdempotent are the formats whose definition does not promise to give back what they
+// decoded: by the first letters of their names, and why.
+var notIdempotent = map[string]string{
+	"nuq":         "codebooks are learned anew",
+	"iq4_nl":      "its scale is fitted to the values",
+	"mxfp4-round": "values beyond 6 scales are clipped, so the largest is another",
+	"mlx":         "the edge that is exact moves the scale",
+	"quanto":      "decoded values are rounded to f16 before they are encoded",
+	"quarot":      "decoded values are rounded to f16 before they are encoded",
+	"flexgen":     "decoded values are rounded to f16 before they are encoded",
+	"mid":         "the largest magnitude is not on the grid",
+	"cubic":       "the largest magnitude is not on the grid",
+	"pth-int4":    "a range without 0 is clipped, as its zero point has four bits",
+	"tq2":         "decoded rows have another norm",
+	"tq3":         "decoded rows have another norm, or codes of another",
+	"tq4":         "decoded rows have another norm, or codes of another",
+}
+
+// TestRegistryIsIdempotent encodes what every format decoded again, which gives the
+// same values but where the definition says otherwise.
+func TestRegistryIsIdempotent(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 1))
+	x := newTensor(2, 64, 64, func(h, t, c int) float64 { return r.NormFloat64() * math.Exp(r.NormFloat64()) })
+	for _, f := range Formats() {
+		exempt := false
+		for prefix := range notIdempotent {
+			exempt = exempt || strings.HasPrefix(f.Name, prefix)
+		}
+		if exempt {
+			continue
+		}
+		s := mustLookup(t, f.Name)
+		_, once := encodeAll(t, s, x)
+		_, twice := encodeAll(t, s, tensor{x.dim, once})
+		for h := range once {
+			for at := 0; at < len(once[h]); at += x.dim {
+				largest := 0.0
+				for _, v := range once[h][at : at+x.dim] {
+					largest = math.Max(largest, math.Abs(float64(v)))
+				}
+				for i, v := range once[h][at : at+x.dim] {
+					if d := math.Abs(float64(twice[h][at+i] - v)); !(d <= 0x1p-20*largest) {
+						t.Fatalf("%s: %g becomes %g, where the largest is %g", f.Name, v, twice[h][at+i], largest)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestRegistryShapes encodes heads of one token and of one block, and head widths that
+// formats do not divide, which are an error that names the scheme.
+func TestRegistryShapes(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 2))
+	for _, f := range Formats() {
+		s := mustLookup(t, f.Name)
+		fits := 0
+		for _, dim := range []int{1, 2, 3, 16, 31, 32, 48, 64, 80, 96, 100, 128, 256, 576} {
+			err := s.CheckDim(dim)
+			var scheme *SchemeError
+			if err != nil {
+				if !errors.As(err, &scheme) || scheme.Name != s.Name() || f.Class != Block {
+					t.Errorf("%s at %d: %v", f.Name, dim, err)
+				}
+				continue
+			}
+			fits++
+			tokens := []int{1, 2, 33}
+			if f.Class == Strided {
+				tokens = []int{64}
+			}
+			for _, n := range tokens {
+				// encodeAll holds Size to the bytes
+				encoded, _ := encodeAll(t, s, newTensor(2, n, dim, func(h, t, c int) float64 { return r.NormFloat64() }))
+				if got := encoded[1].Append(nil); len(got) == 0 {
+					t.Errorf("%s of %d tokens at %d: no bytes", f.Name, n, dim)
+				}
+			}
+		}
+		if fits == 0 {
+			t.Errorf("%s fits no head width", f.Name)
 		}
 	}
 }

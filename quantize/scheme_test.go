@@ -394,7 +394,9 @@ func TestSizeOfEncoded(t *testing.T) {
 	}
 }
 
-func TestBits(t *testing.T) {
+// TestHonestBits: scales count, and so do windows; KIVI keeps S mod 128 keys in f16 but
+// always 128 values.
+func TestHonestBits(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		dim  int
@@ -402,20 +404,34 @@ func TestBits(t *testing.T) {
 	}{
 		{"int8-token", 128, 8.125}, {"int8-token@f32", 128, 8.25}, {"int8-channel", 128, 8},
 		{"int2-asym-channel/32+recent128", 128, 3}, {"int4-asym-token/32", 128, 5}, {"f16", 64, 16},
-		{"int4-token/64", 80, 4.4}, {"e4m3", 64, 8},
+		{"int4-token/64", 80, 4.4}, {"e4m3", 64, 8}, {"q8_0", 128, 8.5}, {"nvfp4", 128, 4.5},
+		{"pth-int8", 128, 8.25}, {"pth-int4", 128, 4.25}, {"quanto4", 128, 4.5}, {"mid8", 128, 8.5},
 	} {
-		if got, err := mustLookup(t, c.name).AsymptoticBits(c.dim); err != nil || got != c.want {
+		s := mustLookup(t, c.name)
+		if got, err := s.AsymptoticBits(c.dim); err != nil || got != c.want {
 			t.Errorf("%s at %d: %g, %v, want %g", c.name, c.dim, got, err, c.want)
 		}
 	}
-	k, v := mustLookup(t, "int2-asym-channel/32+recent128"), mustLookup(t, "int2-asym-token/32+recent128")
+	for name, want := range map[string]float64{"q8_0": 8.5, "nvfp4": 4.5, "int8-token": 8.125, "int8-token@f32": 8.25} {
+		for _, tokens := range []int{1, 1000, 131072} { // without windows they are the same at any length
+			if got, err := mustLookup(t, name).Bits(Shape{8, tokens, 128}); err != nil || got != want {
+				t.Errorf("%s at %d tokens: %g, %v, want %g", name, tokens, got, err, want)
+			}
+		}
+	}
+	kivi, err := ParsePair("kivi2")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
-		s      *Scheme
-		tokens int
-		want   float64
-	}{{k, 1024, 3}, {v, 1024, 4.625}, {k, 1000, (896*3 + 104*16) / 1000.}, {v, 1000, (872*3 + 128*16) / 1000.}} {
-		if got, err := c.s.Bits(Shape{8, c.tokens, 128}); err != nil || math.Abs(got-c.want) > 1e-12 {
-			t.Errorf("%s at %d tokens: %g, %v, want %g", c.s.Name(), c.tokens, got, err, c.want)
+		tokens     int
+		k, v, both float64
+	}{{1024, 3, 4.625, 3.81}, {1000, (896*3 + 104*16) / 1000., (872*3 + 128*16) / 1000., 4.51}} {
+		shape := Shape{8, c.tokens, 128}
+		k, errK := kivi.K.Bits(shape)
+		v, errV := kivi.V.Bits(shape)
+		if errK != nil || errV != nil || math.Abs(k-c.k) > 1e-12 || math.Abs(v-c.v) > 1e-12 || math.Abs((k+v)/2-c.both) > 0.005 {
+			t.Errorf("KIVI-2 at %d tokens: %g and %g, want %g and %g; %v, %v", c.tokens, k, v, c.k, c.v, errK, errV)
 		}
 	}
 }
