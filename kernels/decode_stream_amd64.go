@@ -26,11 +26,11 @@ type streamTable struct {
 	laneDot     func(e, x *float32, row int, weight, r *float32, heads, n int)
 }
 
-// maxStreams is how many blocks of query heads, and maxValues how many segments of V,
+// maxBlocks is how many blocks of query heads, and maxValues how many segments of V,
 // stream has room for.
 const (
-	maxStreams = 8
-	maxValues  = maxDim/blockWide + 4
+	maxBlocks = 8
+	maxValues = maxDim/blockWide + 4
 )
 
 // blockCalls is what the kernels of a page are called with for one block of query
@@ -95,11 +95,11 @@ func streams(k, v *side) bool {
 func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 	c := w.d.cache
 	k, v := &c.k, &c.v
-	if len(w.blocks) > maxStreams || len(w.v.segments) > maxValues || !streams(k, v) {
+	if len(w.blocks) > maxBlocks || len(w.v.segments) > maxValues || !streams(k, v) {
 		return false
 	}
 	kPath, vPath, asymmetric := keyPathOf(k), valuePathOf(v), v.asymmetric()
-	var allCalls [maxStreams]blockCalls
+	var allCalls [maxBlocks]blockCalls
 	calls := allCalls[:len(w.blocks)]
 	for i := range calls {
 		calls[i] = t.calls(w, &w.blocks[i])

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""The tables of docs/benchmarks.md from two runs of kvq bench.
+
+    kvq bench --time 300ms --format json -o avx512.json
+    kvq bench --time 300ms --format json -o avx2.json --isa avx2
+    python3 kernels/peer/tables.py avx512.json avx2.json
+
+Prints the rows of each run and, between them, what is demanded of the two beside what
+they measured. A demand on the share of the read bandwidth holds where two threads read
+at most 36 GB/s, that is, where both are on one core complex.
+"""
+import json
+import sys
+
+F16, INT8, INT4 = "f16", "int8-channel:int8-token", "int4-channel:int4-token"
+MIXED, TOKEN, GROUPED = "int8-channel:int4-token", "int8-token/64:int8-token", "int4-channel/128:int4-token/64"
+SHARE = {F16: 0.85, INT8: 0.85, TOKEN: 0.85, MIXED: 0.75, INT4: 0.53, GROUPED: 0.47}
+SPEEDUP = {INT8: 1.8, MIXED: 1.8, INT4: 1.9, GROUPED: 1.55}
+CYCLES = {
+    "avx512": {F16: 12, INT8: 11.5, MIXED: 16, INT4: 23.5},
+    "avx2": {F16: 11, INT8: 17, MIXED: 23, INT4: 35},
+}
+CAP, MOST_READ = 0.80, 36
+
+
+def main():
+    runs = []
+    for path in sys.argv[1:3]:
+        with open(path, encoding="utf-8") as f:
+            runs.append(json.load(f))
+    if len(runs) != 2:
+        sys.exit(__doc__)
+    rows(runs[0])
+    targets(runs)
+    rows(runs[1])
+    for run in runs:
+        for warning in run["warnings"]:
+            print(f"{run['cpu']['isa']}: {warning}")
+
+
+def decode(run):
+    return [r for r in run["rows"] if r["kernel"] == "decode" and r["level"] == "dram"]
+
+
+def rows(run):
+    """Every row of a run from memory."""
+    print("| scheme | threads | us | quartiles | GB/s | read GB/s | cycles/line | roofline | cap | × f16 |")
+    print("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for r in decode(run):
+        print(f"| {r['scheme']} | {r['threads']} | {r['us_per_token']:,.0f} | {r['us_per_token_q1']:,.0f}–{r['us_per_token_q3']:,.0f} |"
+              f" {r['gb_s']:.1f} | {r['read_gb_s']:.1f} | {r['cycles_per_line']:.1f} | {r['roofline']:.2f} | {r['cap_share']:.2f} | {r['speedup_vs_f16']:.2f} |")
+    print()
+
+
+def targets(runs):
+    """Demand and measured, side by side."""
+    print("| demand | | measured |\n| --- | --- | --- |")
+    best = {(r["scheme"], r["threads"]): r for r in decode(runs[0])}
+    for scheme, least in SHARE.items():
+        r = best[scheme, 2]
+        if r["read_gb_s"] > MOST_READ:
+            line(f"share of the read bandwidth, 2 threads: {scheme}", f"≥ {least}", f"{r['roofline']:.2f} of {r['read_gb_s']:.0f} GB/s: no demand")
+        else:
+            line(f"share of the read bandwidth, 2 threads: {scheme}", f"≥ {least}", mark(r["roofline"], r["roofline"] >= least))
+    for scheme, least in SPEEDUP.items():
+        both(f"time against f16, 1 / 2 threads: {scheme}", least, [best[scheme, n]["speedup_vs_f16"] for n in (1, 2)])
+    for run in runs:
+        fused = {(r["scheme"], r["threads"]): r for r in decode(run) if r["path"].startswith("fused-")}
+        for scheme in dict.fromkeys(s for s, _ in fused):
+            both(f"share of the cap, {run['cpu']['isa']}, 1 / 2 threads: {scheme}", CAP, [fused[scheme, n]["cap_share"] for n in (1, 2)])
+    for run in runs:
+        isa = run["cpu"]["isa"]
+        for scheme, most in CYCLES[isa].items():
+            got = next(r["cycles_per_line"] for r in decode(run) if r["scheme"] == scheme)
+            line(f"cycles for 64 bytes in L2, {isa}: {scheme}", f"≤ {most}", mark(got, round(got, 1) <= most, 1))
+    print()
+
+
+def both(what, least, got):
+    line(what, f"≥ {least:.2f}", " / ".join(mark(x, x >= least) for x in got))
+
+
+def mark(value, holds, digits=2):
+    return f"{value:.{digits}f}" + ("" if holds else " (**missed**)")
+
+
+def line(*cells):
+    print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
