@@ -596,12 +596,22 @@ func (b *bencher) measureDecode(ctx context.Context, pair quantize.Pair, level k
 		if err != nil {
 			return nil, err
 		}
-		row := rowOf(f, "decode", pair, shape.Tokens)
-		if level == kernels.LevelDRAM {
-			share := f.GBs / min(f.ReadGBs, float64(threads)*resident.GBs)
-			row.L2GBps, row.CapShare = &resident.GBs, &share
-		}
-		rows = append(rows, row)
+		rows = append(rows, rowOf(f, "decode", pair, shape.Tokens))
+	}
+	if level != kernels.LevelDRAM {
+		return rows, nil
+	}
+	// A kernel that was disturbed in L2 would look the better from memory: the faster
+	// of two measurements counts.
+	again, err := b.resident(ctx, pair)
+	if err != nil {
+		return nil, err
+	}
+	l2 := max(resident.GBs, again.GBs)
+	for i := range rows {
+		r := &rows[i]
+		share := r.GBps / min(r.ReadGBps, float64(r.Threads)*l2)
+		r.L2GBps, r.CapShare = &l2, &share
 	}
 	return rows, nil
 }
