@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The tables of docs/benchmarks.md from two runs of kvq bench.
+"""The tables of docs/benchmarks.md from runs of kvq bench and of compare.py.
 
     kvq bench --time 300ms --format json -o avx512.json
-    kvq bench --time 300ms --format json -o avx2.json --isa avx2
-    python3 kernels/peer/tables.py avx512.json avx2.json
+    kvq bench --time 300ms --isa avx2 --format json -o avx2.json
+    python3 kernels/peer/compare.py --kvq ./kvq > ggml.md
+    python3 kernels/peer/tables.py avx512.json avx2.json ggml.md
 
-Prints the rows of each run and, between them, what is demanded of the two beside what
-they measured. A demand on the share of the read bandwidth holds where two threads read
-at most 36 GB/s, that is, where both are on one core complex.
+Prints the rows of each run and, between them, what is demanded beside what was measured.
+ggml.md may be left out. A demand on the share of the read bandwidth holds where two
+threads read at most 36 GB/s: there both are on one core complex.
 """
 import json
 import sys
@@ -20,6 +21,7 @@ CYCLES = {
     "avx512": {F16: 12, INT8: 11.5, MIXED: 16, INT4: 23.5},
     "avx2": {F16: 11, INT8: 17, MIXED: 23, INT4: 35},
 }
+GGML = {F16: 4, INT8: 8, "int8-token/64": 8, MIXED: 20, INT4: 18, GROUPED: 18}
 CAP, MOST_READ = 0.80, 36
 
 
@@ -32,6 +34,9 @@ def main():
         sys.exit(__doc__)
     rows(runs[0])
     targets(runs)
+    if len(sys.argv) > 3:
+        beside(sys.argv[3])
+    print()
     rows(runs[1])
     for run in runs:
         for warning in run["warnings"]:
@@ -61,27 +66,40 @@ def targets(runs):
         if r["read_gb_s"] > MOST_READ:
             line(f"share of the read bandwidth, 2 threads: {scheme}", f"≥ {least}", f"{r['roofline']:.2f} of {r['read_gb_s']:.0f} GB/s: no demand")
         else:
-            line(f"share of the read bandwidth, 2 threads: {scheme}", f"≥ {least}", mark(r["roofline"], r["roofline"] >= least))
+            line(f"share of the read bandwidth, 2 threads: {scheme}", f"≥ {least}", mark(r["roofline"], least))
     for scheme, least in SPEEDUP.items():
         both(f"time against f16, 1 / 2 threads: {scheme}", least, [best[scheme, n]["speedup_vs_f16"] for n in (1, 2)])
     for run in runs:
-        fused = {(r["scheme"], r["threads"]): r for r in decode(run) if r["path"].startswith("fused-")}
+        fused = {(r["scheme"], r["threads"]): r for r in decode(run) if r["scheme"].startswith(("f16", "int"))}
         for scheme in dict.fromkeys(s for s, _ in fused):
             both(f"share of the cap, {run['cpu']['isa']}, 1 / 2 threads: {scheme}", CAP, [fused[scheme, n]["cap_share"] for n in (1, 2)])
     for run in runs:
         isa = run["cpu"]["isa"]
         for scheme, most in CYCLES[isa].items():
             got = next(r["cycles_per_line"] for r in decode(run) if r["scheme"] == scheme)
-            line(f"cycles for 64 bytes in L2, {isa}: {scheme}", f"≤ {most}", mark(got, round(got, 1) <= most, 1))
-    print()
+            line(f"cycles for 64 bytes in L2, {isa}: {scheme}", f"≤ {most}", mark(got, most, 1))
+
+
+def beside(path):
+    """The demands on the time against ggml, from compare.py's table."""
+    ratios = {}
+    with open(path, encoding="utf-8") as f:
+        for cells in (row.split("|") for row in f):
+            if len(cells) > 6 and cells[1].strip() in GGML:
+                ratios.setdefault(cells[1].strip(), []).append(float(cells[6]))
+    for scheme, got in ratios.items():
+        both(f"time against ggml, 1 / 2 threads: {scheme}", GGML[scheme], got)
 
 
 def both(what, least, got):
-    line(what, f"≥ {least:.2f}", " / ".join(mark(x, x >= least) for x in got))
+    line(what, f"≥ {least:.2f}", " / ".join(mark(x, least) for x in got))
 
 
-def mark(value, holds, digits=2):
-    return f"{value:.{digits}f}" + ("" if holds else " (**missed**)")
+def mark(value, bound, digits=2):
+    """The figure as shown, and whether it misses its bound: a most for cycles, else a least."""
+    shown = round(value, digits)
+    missed = shown > bound if digits == 1 else shown < bound
+    return f"{value:.{digits}f}" + (" (**missed**)" if missed else "")
 
 
 def line(*cells):
