@@ -577,6 +577,27 @@ func encodeQ6_0(dst []byte, x []float32, _ float32) bool {
 	return putF16(dst, d)
 }
 
+// encodeQ4_0LS is its q4_0 since March 2026: ggml's codes, and a scale refitted to them
+// by least squares weighted with the squares of the values, in its CUDA kernel's order.
+func encodeQ4_0LS(dst []byte, x []float32, _ float32) bool {
+	d := extreme(x) / -8
+	id := reciprocal(d)
+	var qx, qq float32
+	for j := range 16 {
+		v, w := x[j], x[j+16]
+		a, b := truncate(float32(v*id), 8.5, 15), truncate(float32(w*id), 8.5, 15)
+		dst[2+j] = a | b<<4
+		p, q := float32(a)-8, float32(b)-8
+		vv, ww := float32(v*v), float32(w*w)
+		qx += float32(float32(vv*p)*v) + float32(float32(ww*q)*w)
+		qq += float32(float32(vv*p)*p) + float32(float32(ww*q)*q)
+	}
+	if qq > 0 && qq <= math.MaxFloat32 {
+		d = qx / qq
+	}
+	return putF16(dst, d)
+}
+
 func decodeQ6_0(dst []float32, src []byte, _ float32) {
 	d := kernels.GetF16(src)
 	for j, packed := range src[10:26] {

@@ -316,6 +316,41 @@ func TestQ8KV(t *testing.T) {
 
 // TestQ6_0 reads the codes of q6_0 from its layout and holds them and the
 // refitted scale against the definition.
+// TestQ4_0LS: ik_llama.cpp has q4_0's codes, and the scale that fits them best where
+// values weigh as their squares; it is no worse than q4_0's by that measure.
+func TestQ4_0LS(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 4))
+	x := newTensor(1, 200, 32, func(h, t, c int) float64 { return r.NormFloat64() * math.Exp(3*math.Sin(float64(t))) })
+	for c := range 32 {
+		x.heads[0][c] = 0
+		x.heads[0][32+c] = -1.5
+	}
+	plain, _ := encodeAll(t, mustLookup(t, "q4_0"), x)
+	encoded, decoded := encodeAll(t, mustLookup(t, "q4_0-ls"), x)
+	for row := range 200 {
+		in, b := x.heads[0][row*32:(row+1)*32], encoded[0].Codes[row*18:(row+1)*18]
+		if !bytes.Equal(b[2:], plain[0].Codes[row*18+2:(row+1)*18]) {
+			t.Fatalf("row %d: codes %x, q4_0's are %x", row, b[2:], plain[0].Codes[row*18+2:(row+1)*18])
+		}
+		var qx, qq float64
+		for i, v := range in {
+			q := float64(b[2+i%16]>>(i/16*4)&15) - 8
+			qx += float64(v) * float64(v) * q * float64(v)
+			qq += float64(v) * float64(v) * q * q
+		}
+		d := float64(kernels.GetF16(b))
+		if want := qx / qq; qq > 0 && math.Abs(d/want-1) > 0x1p-10 || qq == 0 && d != 0 {
+			t.Fatalf("row %d: scale %g, want %g", row, d, want)
+		}
+		for i := range in {
+			q := float64(b[2+i%16]>>(i/16*4)&15) - 8
+			if want := f32(q * d); float64(decoded[0][row*32+i]) != want {
+				t.Fatalf("row %d, element %d: %g, want %g", row, i, decoded[0][row*32+i], want)
+			}
+		}
+	}
+}
+
 func TestQ6_0(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 3))
 	x := newTensor(1, 50, 32, func(h, t, c int) float64 { return r.NormFloat64() })

@@ -63,7 +63,7 @@ var grids = func() map[string]grid {
 		"nvfp4-ts": {cache: levels(&e2m1Levels, 16, kernels.MetaE4M3), factor: 0.5, fields: halvesFields},
 		"mx16fp4":  {cache: levels(&e2m1Levels, 16, kernels.MetaE8M0), factor: 0.5, fields: orderedFields},
 	}
-	all["q8_0-cpu"], all["iq4_nl-cpu"], all["nvfp4-46"] = all["q8_0"], all["iq4_nl"], all["nvfp4-ts"]
+	all["q8_0-cpu"], all["iq4_nl-cpu"], all["q4_0-ls"], all["nvfp4-46"] = all["q8_0"], all["iq4_nl"], all["q4_0"], all["nvfp4-ts"]
 	steps := integers(4, 64, kernels.ZeroAsym)
 	steps.Meta = kernels.MetaF32
 	all["flexgen4"] = grid{cache: steps, fields: orderedFields, behind: true, meta: flexGenMeta}

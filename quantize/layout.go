@@ -229,7 +229,7 @@ var blockLayouts = map[string]blockLayout{
 
 // The layouts of formats that store what others do.
 var sameLayout = map[string]string{
-	"q8_0-cpu": "q8_0", "iq4_nl-cpu": "iq4_nl", "mxfp4-ceil": "mxfp4", "mxfp4-round": "mxfp4", "nvfp4-46": "nvfp4-ts", "quarot": "quanto",
+	"q8_0-cpu": "q8_0", "iq4_nl-cpu": "iq4_nl", "q4_0-ls": "q4_0", "mxfp4-ceil": "mxfp4", "mxfp4-round": "mxfp4", "nvfp4-46": "nvfp4-ts", "quarot": "quanto",
 }
 
 // blockLayout returns the layout of a Block format.

@@ -156,7 +156,7 @@ var sources = []struct{ formats, source string }{
 	{"q8_0-cpu", "ggml d99724f, src/ggml-cpu"}, {"iq4_nl-cpu", "ggml d99724f, src/ggml-cpu"},
 	{"mxfp4-round", "mlx 0e18bb0, mlx/backend/cpu/quantized.cpp"}, {"mxfp4-ceil", "OCP microscaling formats, with another exponent"},
 	{"nvfp4-", "vllm 5d11149, csrc/nvfp4_kv_cache_kernels.cu"},
-	{"q6_0", "ik_llama.cpp 8337e4c"}, {"q8_kv", "ik_llama.cpp 8337e4c"},
+	{"q4_0-ls", "ik_llama.cpp 4abda3b, ggml-cuda/cpy-utils.cuh; PRs 1547 and 1556"}, {"q6_0", "ik_llama.cpp 8337e4c"}, {"q8_kv", "ik_llama.cpp 8337e4c"},
 	{"q8_0", "ggml d99724f, src/ggml-quants.c"}, {"q5_", "ggml d99724f, src/ggml-quants.c"}, {"q4_", "ggml d99724f, src/ggml-quants.c"},
 	{"iq4_nl", "ggml d99724f, src/ggml-quants.c"},
 	{"mxfp4", "ggml d99724f, src/ggml-quants.c"}, {"nvfp4", "ggml d99724f, src/ggml-quants.c"},
@@ -204,8 +204,8 @@ type sideEngine struct {
 var sideEngines = []sideEngine{
 	{"llama.cpp", llamaFlags, []string{"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "iq4_nl-cpu", "q8_0:q4_0",
 		"q8_0+hadamard:q4_0+hadamard64", "q8_0+hadamard:f16"}},
-	{"ik_llama.cpp", ikFlags, []string{"f16", "bf16", "q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "q8_0:q4_0", "q8_kv:q8_0",
-		"q8_0:iq4_nl", "q6_0+hadamard:q6_0", "q4_0+hadamard"}},
+	{"ik_llama.cpp", ikFlags, []string{"f16", "bf16", "q8_0", "q6_0", "q5_1", "q5_0", "q4_1", "q4_0-ls", "iq4_nl-cpu", "q8_0:q4_0-ls", "q8_kv:q8_0",
+		"q8_0:iq4_nl-cpu", "q6_0+hadamard:q6_0", "q4_0-ls+hadamard"}},
 	{"ExLlamaV3", exllamaFlags, []string{"mid8+hadamard32:mid4+hadamard32", "cubic4+hadamard32"}},
 }
 
@@ -254,10 +254,12 @@ func ikFlags(k, v string) (flags, note string, ok bool) {
 	baseK, rotK := strings.CutSuffix(k, "+hadamard")
 	baseV, rotV := strings.CutSuffix(v, "+hadamard")
 	name := func(base string) string {
-		if base == "q6_0" {
+		switch base {
+		case "q6_0":
 			return base
-		}
-		if base == "f32" {
+		case "q4_0-ls":
+			return "q4_0"
+		case "f32":
 			return ""
 		}
 		return cacheTypes[base]
@@ -276,15 +278,27 @@ func ikFlags(k, v string) (flags, note string, ok bool) {
 	if rotV {
 		flags += " -vhad"
 	}
-	switch {
-	case typeK == "q8_KV":
-		note = "for CPUs alone"
-	case slices.Contains([]string{typeK, typeV}, "q5_0") || slices.Contains([]string{typeK, typeV}, "q5_1"):
-		note = "not for flash attention on CPUs"
-	case (rotK || rotV) && !strings.HasPrefix(typeK, "f") && !strings.HasPrefix(typeV, "f"):
-		note = "head widths 64, 128 and 256"
+	either := func(of ...string) bool { return slices.Contains(of, baseK) || slices.Contains(of, baseV) }
+	var notes []string
+	if typeK == "q8_KV" {
+		notes = append(notes, "for CPUs alone")
 	}
-	return flags, note, true
+	if either("q5_0", "q5_1") {
+		notes = append(notes, "not for flash attention on CPUs")
+	}
+	if either("q4_0") {
+		notes = append(notes, "its scales are refitted since March 2026: q4_0-ls")
+	}
+	if either("iq4_nl") {
+		notes = append(notes, "its caches are encoded as iq4_nl-cpu")
+	}
+	if either("q6_0") {
+		notes = append(notes, "CUDA does not refit its scale")
+	}
+	if rotK || rotV {
+		notes = append(notes, "head widths 64, 128 and 256")
+	}
+	return flags, strings.Join(notes, "; "), true
 }
 
 // exllamaFlags are the flags of ExLlamaV3, which takes bits for each side.
@@ -339,7 +353,7 @@ var pairFlags = []struct{ engine, flags, side, note string }{
 const noteMLX = "starts at token 5,000 unless told otherwise; mlx-lm has no mxfp4, mxfp8 or nvfp4 cache"
 
 // Deployments lists the engines that run a pair as it is defined here, but for what
-// the notes of their recipes say. A recipe names its own engine first.
+// the notes of their recipes say. A recipe's own engine comes first.
 func (p Pair) Deployments() []Deployment {
 	var found []Deployment
 	add := func(engine, flags, note string) {
@@ -353,8 +367,11 @@ func (p Pair) Deployments() []Deployment {
 		found = append(found, Deployment{engine, flags, note})
 	}
 	k, v := SideName(p.K), SideName(p.V)
+	if r := recipeNamed(p.Recipe); r != nil {
+		add(r.Engine, r.Flags, "")
+	}
 	for _, r := range recipes {
-		if p.Recipe == r.Name || p.Recipe == "" && k == r.K && v == r.V {
+		if k == r.K && v == r.V {
 			add(r.Engine, r.Flags, "")
 		}
 	}

@@ -98,6 +98,8 @@ var formats = []*Format{
 		block: &block{elements: 16, metadata: 1, tensor: true, encode: encodeNVFP4Search, decode: decodeNVFP4TS}},
 	{Name: "q6_0", Class: Block, Bits: 6, Doc: "ik_llama.cpp, 32 channels: refitted f16 scale",
 		block: &block{elements: 32, metadata: 2, encode: encodeQ6_0, decode: decodeQ6_0}},
+	{Name: "q4_0-ls", Class: Block, Bits: 4, Doc: "ik_llama.cpp: q4_0 with a refitted scale",
+		block: &block{elements: 32, metadata: 2, encode: encodeQ4_0LS, decode: decodeQ4_0}},
 	{Name: "q8_kv", Class: Block, Bits: 8, Doc: "ik_llama.cpp, a row: f32 scale, sum of codes",
 		block: &block{metadata: 8, encode: encodeQ8KV, decode: decodeQ8KV}},
 	{Name: "mlx2", Class: Block, Bits: 2, Doc: "MLX affine, 64 channels: f16 scale and edge",
