@@ -298,7 +298,11 @@ func explainScheme(name string, tokens, dim int) (report, error) {
 		summary.columns = append(summary.columns, column{header: header, right: true})
 	}
 	summary.columns = append(summary.columns, column{header: "online"})
-	summary.add(append(e.bits(dims...), text(fmt.Sprint(e.Online)))...)
+	online := "no"
+	if e.Online {
+		online = "yes"
+	}
+	summary.add(append(e.bits(dims...), text(online))...)
 	var layouts []*table
 	var definitions, sources []string
 	data := &table{columns: []column{{name: "side"}, {name: "of"}, {name: "offset"}, {name: "bytes"}, {name: "name"}, {name: "type"}, {name: "meaning"}, {name: "formula"}}}

@@ -387,34 +387,26 @@ func readFactFile(path string) (*FactFile, []string, error) {
 
 // merge lays b over a: what b states wins.
 func (a FactSet) merge(b FactSet) FactSet {
-	if b.Scale != nil {
-		a.Scale = b.Scale
-	}
-	if b.Causal != nil {
-		a.Causal = b.Causal
-	}
-	if b.Window != nil {
-		a.Window = b.Window
-	}
-	if b.Chunk != nil {
-		a.Chunk = b.Chunk
-	}
-	if b.Softcap != nil {
-		a.Softcap = b.Softcap
-	}
+	override(&a.Scale, b.Scale)
+	override(&a.Causal, b.Causal)
+	override(&a.Window, b.Window)
+	override(&a.Chunk, b.Chunk)
+	override(&a.Softcap, b.Softcap)
+	override(&a.RoPE, b.RoPE)
+	override(&a.FirstPosition, b.FirstPosition)
 	if b.Sinks != nil {
 		a.Sinks = b.Sinks
-	}
-	if b.RoPE != nil {
-		a.RoPE = b.RoPE
-	}
-	if b.FirstPosition != nil {
-		a.FirstPosition = b.FirstPosition
 	}
 	if b.QPositions != nil {
 		a.QPositions = b.QPositions
 	}
 	return a
+}
+
+func override[T any](a **T, b *T) {
+	if b != nil {
+		*a = b
+	}
 }
 
 // applyFacts settles the facts of the layer from the files that speak about it,

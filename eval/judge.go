@@ -66,44 +66,34 @@ func (a candidate) dominates(b candidate) bool {
 	return better
 }
 
-// pareto returns the indices of candidates that none of their kind dominates.
-func pareto(all []candidate) (best []int) {
+// markPareto marks the rows, or summaries, that none of their kind dominates.
+func markPareto[R any](rows []R, candidateOf func(*R) (candidate, bool), mark func(*R)) {
+	var all []candidate
+	var of []*R
+	for i := range rows {
+		if c, ok := candidateOf(&rows[i]); ok {
+			all, of = append(all, c), append(of, &rows[i])
+		}
+	}
 	for i, c := range all {
 		if !slices.ContainsFunc(all, func(other candidate) bool { return other.kind == c.kind && other.dominates(c) }) {
-			best = append(best, i)
+			mark(of[i])
 		}
 	}
-	return best
 }
 
-// markPareto marks the rows of one layer or head.
-func markPareto(rows []Row) {
-	var all []candidate
-	var of []*Row
-	for i := range rows {
-		r := &rows[i]
-		if c, ok := newCandidate(r.Scheme, r.K, r.V, r.Queries, r.BitsPerElement, r.KLMean, r.OutputNMSE, r.KCenteredNMSE, r.VNMSE); ok {
-			all, of = append(all, c), append(of, r)
-		}
-	}
-	for _, i := range pareto(all) {
-		of[i].Pareto = true
-	}
+// markParetoRows marks the rows of one layer or head.
+func markParetoRows(rows []Row) {
+	markPareto(rows, func(r *Row) (candidate, bool) {
+		return newCandidate(r.Scheme, r.K, r.V, r.Queries, r.BitsPerElement, r.KLMean, r.OutputNMSE, r.KCenteredNMSE, r.VNMSE)
+	}, func(r *Row) { r.Pareto = true })
 }
 
 // markParetoSummaries marks the summaries.
 func markParetoSummaries(rows []Summary) {
-	var all []candidate
-	var of []*Summary
-	for i := range rows {
-		s := &rows[i]
-		if c, ok := newCandidate(s.Scheme, s.K, s.V, s.Queries, s.BitsPerElement, s.KLMean, s.OutputNMSE, s.KCenteredNMSE, s.VNMSE); ok {
-			all, of = append(all, c), append(of, s)
-		}
-	}
-	for _, i := range pareto(all) {
-		of[i].Pareto = true
-	}
+	markPareto(rows, func(s *Summary) (candidate, bool) {
+		return newCandidate(s.Scheme, s.K, s.V, s.Queries, s.BitsPerElement, s.KLMean, s.OutputNMSE, s.KCenteredNMSE, s.VNMSE)
+	}, func(s *Summary) { s.Pareto = true })
 }
 
 // contradictory is by how much mean squared error and k_centered_nmse must rank

@@ -115,7 +115,7 @@ func (t *table) rowsOf(m *measurement, combos []int, from, to int) []Row {
 	for i, same := range indistinctFrom(draws, names) {
 		rows[i].IndistinctFrom = same
 	}
-	markPareto(rows)
+	markParetoRows(rows)
 	return rows
 }
 

@@ -243,12 +243,15 @@ func (e Engine) optionNames() string {
 
 // Tokens reads a number of tokens as people write them (4096, 32k), def where
 // the key is absent.
-func (o Options) Tokens(key string, def int64) (int64, error) {
+func (o Options) Tokens(key string, def int64) (int64, error) { return o.amount(key, def, ParseTokens) }
+
+// amount is what parse makes of an option, def where the key is absent.
+func (o Options) amount(key string, def int64, parse func(string) (int64, error)) (int64, error) {
 	text, ok := o[key]
 	if !ok {
 		return def, nil
 	}
-	n, err := ParseTokens(text)
+	n, err := parse(text)
 	if err != nil {
 		return 0, fmt.Errorf("engine option %s: %w", key, err)
 	}
@@ -257,29 +260,17 @@ func (o Options) Tokens(key string, def int64) (int64, error) {
 
 // Int reads a whole number of at least low, def where the key is absent.
 func (o Options) Int(key string, def, low int64) (int64, error) {
-	text, ok := o[key]
-	if !ok {
-		return def, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < low {
-		return 0, fmt.Errorf("engine option %s: %q is not a whole number from %d", key, text, low)
-	}
-	return n, nil
+	return o.amount(key, def, func(text string) (int64, error) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < low {
+			return 0, fmt.Errorf("%q is not a whole number from %d", text, low)
+		}
+		return n, nil
+	})
 }
 
 // Bytes reads an amount of memory (24GiB), def where the key is absent.
-func (o Options) Bytes(key string, def int64) (int64, error) {
-	text, ok := o[key]
-	if !ok {
-		return def, nil
-	}
-	n, err := ParseBytes(text)
-	if err != nil {
-		return 0, fmt.Errorf("engine option %s: %w", key, err)
-	}
-	return n, nil
-}
+func (o Options) Bytes(key string, def int64) (int64, error) { return o.amount(key, def, ParseBytes) }
 
 // Bool reads yes/no, on/off, true/false or 1/0, def where the key is absent.
 func (o Options) Bool(key string, def bool) (bool, error) {

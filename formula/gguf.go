@@ -129,18 +129,7 @@ func OpenGGUF(path string) (*GGUF, error) {
 
 var ggufPart = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.gguf$`)
 
-func openGGUFPart(path string) (*GGUF, error) {
-	f, info, err := openFile(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	g, err := ReadGGUF(f, info.Size())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return g, nil
-}
+func openGGUFPart(path string) (*GGUF, error) { return readFile(path, ReadGGUF) }
 
 // join adds the tensors of another part of the same model.
 func (g *GGUF) join(part *GGUF) {

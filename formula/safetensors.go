@@ -115,18 +115,7 @@ func (s *Safetensors) Active(m *Model) (bytes int64, ok bool) {
 	return s.Bytes - s.Experts + mulDiv(s.Experts, m.ExpertsPerToken, m.Experts), true
 }
 
-func openSafetensorsFile(path string) ([]safetensor, error) {
-	f, info, err := openFile(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	tensors, err := readSafetensors(f, info.Size())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return tensors, nil
-}
+func openSafetensorsFile(path string) ([]safetensor, error) { return readFile(path, readSafetensors) }
 
 // openSafetensorsIndex reads the files of an index. Where none of them is at
 // hand the index's own figure has to do.
