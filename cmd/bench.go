@@ -150,10 +150,24 @@ func (o *benchOptions) check() error {
 	return o.cpu.use()
 }
 
+// pageTokens is how many tokens a page of a paged cache holds.
+const pageTokens = 64
+
+// visible is how many tokens the measured caches hold: all, or the pages that the window
+// reaches. Pages that no step reads would count as read, and keep the others' copies so
+// few that they fit a cache.
+func (o *benchOptions) visible() int {
+	if o.window == 0 {
+		return o.tokens
+	}
+	first := max(0, o.tokens-int(o.window))
+	return o.tokens - first/pageTokens*pageTokens
+}
+
 // memory estimates what a run holds at once: the values of a head, as they are and
 // encoded, and the cache of f16 with a copy.
 func (o *benchOptions) memory() float64 {
-	elements := float64(o.tokens) * float64(o.headDim+o.headDimV)
+	elements := float64(o.visible()) * float64(o.headDim+o.headDimV)
 	need := float64(elements*16) + float64(float64(o.kvHeads)*elements*4)
 	if slices.ContainsFunc(o.kernels, func(k string) bool { return k != "decode" }) {
 		need += float64(float64(o.kvHeads) * elements * 8)
@@ -360,11 +374,11 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 }
 
 func newBencher(o benchOptions) *bencher {
-	b := &bencher{o: o, shape: kernels.CacheShape{Heads: o.kvHeads, DimK: o.headDim, DimV: o.headDimV, Tokens: o.tokens}, meters: map[int]*kernels.Meter{}}
+	b := &bencher{o: o, shape: kernels.CacheShape{Heads: o.kvHeads, DimK: o.headDim, DimV: o.headDimV, Tokens: o.visible()}, meters: map[int]*kernels.Meter{}}
 	// Decode time does not depend on the values, so one head serves for all.
 	r := rand.New(rand.NewPCG(1, 2))
 	for i, dim := range []int{o.headDim, o.headDimV} {
-		b.values[i] = make([]float32, o.tokens*dim)
+		b.values[i] = make([]float32, b.shape.Tokens*dim)
 		for j := range b.values[i] {
 			b.values[i][j] = float32(r.NormFloat64())
 		}
@@ -654,15 +668,14 @@ func (b *bencher) shapeFor(pair quantize.Pair, level kernels.Level, threads int)
 		perToken += float64(bits / 8 * float64([]int{shape.DimK, shape.DimV}[i]))
 	}
 	fits := float64(kernels.WorkingSet(level, threads)) / (perToken * float64(shape.Heads))
-	const page = 64
-	shape.Tokens = min(shape.Tokens, max(page, int(fits)/page*page))
+	shape.Tokens = min(shape.Tokens, max(pageTokens, int(fits)/pageTokens*pageTokens))
 	return shape, nil
 }
 
 func benchReport(b benchJSON, wide bool) report {
 	u, _ := parseUnits("iec")
 	t := &table{
-		title: fmt.Sprintf("one token over one layer: %d tokens, %d KV heads, %d query heads, head_dim %d", rowTokens(b), b.Geometry.KVHeads, b.Geometry.QueryHeads, b.Geometry.HeadDimK),
+		title: fmt.Sprintf("one token over one layer: %s, %d KV heads, %d query heads, head_dim %d", rowTokens(b), b.Geometry.KVHeads, b.Geometry.QueryHeads, b.Geometry.HeadDimK),
 		columns: []column{
 			{header: "scheme", name: "scheme"}, {header: kernelHeader(b), name: "kernel"}, {header: "thr", name: "threads", right: true}, {header: levelHeader(b), name: "level"},
 			{header: "us", name: "us_per_token", right: true}, {header: wideHeader(wide, "quartiles"), right: true}, {header: wideHeader(wide, "cache"), name: "cache_bytes", right: true},
@@ -733,13 +746,16 @@ func orUnknown(s string) string {
 	return s
 }
 
-// rowTokens returns the longest cache of the run.
-func rowTokens(b benchJSON) int {
+// rowTokens says how many tokens the longest cache of the run holds, or the window.
+func rowTokens(b benchJSON) string {
 	n := 0
 	for _, r := range b.Rows {
 		n = max(n, r.Tokens)
 	}
-	return n
+	if w := b.Geometry.Window; w > 0 && w < n {
+		return fmt.Sprintf("the last %d tokens", w)
+	}
+	return fmt.Sprintf("%d tokens", n)
 }
 
 // kernelHeader hides the kernel where all rows are decode attention.

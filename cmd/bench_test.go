@@ -55,6 +55,20 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// TestBenchWindow checks that only the pages which the window reaches count: of 256
+// tokens it leaves 70, so that 2 of 4 pages stay.
+func TestBenchWindow(t *testing.T) {
+	code, stdout, stderr := run("bench", "-q", "--format", "json", "--ctx", "256", "--window", "70", "--kv-heads", "1", "--head-dim", "64", "--heads", "4",
+		"--threads", "1", "--time", "1ms", "--scheme", "int8-token")
+	var got benchJSON
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Rows) != 1 {
+		t.Fatalf("exit %d, %v, stderr %q", code, err, stderr)
+	}
+	if r := got.Rows[0]; r.Tokens != 128 || r.CacheBytes != 128*2*(64+2) {
+		t.Errorf("%d tokens, %d bytes", r.Tokens, r.CacheBytes)
+	}
+}
+
 // TestBenchKernels checks the rows beside fused decoding, and the estimate for a model.
 func TestBenchKernels(t *testing.T) {
 	code, stdout, stderr := run("bench", "-q", "--format", "json", "--ctx", "128", "--model", "8b", "--threads", "2", "--time", "1ms",
