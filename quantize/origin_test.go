@@ -9,23 +9,36 @@ import (
 )
 
 // TestOrigins holds formats to the bytes that their engines' own code made, in
-// testdata/origin: MLX, Hugging Face's quanto and SGLang.
+// testdata/origin: MLX, Hugging Face's quanto, hqq without its solver, and SGLang.
 func TestOrigins(t *testing.T) {
 	dir := filepath.Join("testdata", "origin")
 	rows, input := readNpy(t, filepath.Join(dir, "input.npy"), "<f4")
 	x := floats(input)
 	dim := len(x) / rows
 	files, err := filepath.Glob(filepath.Join(dir, "*.bytes.npy"))
-	if err != nil || len(files) < 9 {
+	if err != nil || len(files) < 11 {
 		t.Fatalf("%d files: %v", len(files), err)
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".bytes.npy")
 		_, want := readNpy(t, file, "|u1")
+		rows, dim := rows, dim
+		head := Head{Dim: dim, Heads: 1}
+		if formatNamed(name).Class == Strided { // groups reach over the whole tensor
+			rows, dim = 1, len(x)
+		}
 		width := len(want) / rows
 		for row := range rows {
+			head.Values = x[row*dim : (row+1)*dim]
+			coder := mustLookup(t, name).NewCoder()
+			var calibration Calibration
+			if mustLookup(t, name).Calibrated() {
+				if err := coder.Observe(&calibration, head); err != nil {
+					t.Fatal(err)
+				}
+			}
 			e := new(Encoded)
-			if err := mustLookup(t, name).NewCoder().Encode(e, Head{Dim: dim, Values: x[row*dim : (row+1)*dim]}, nil); err != nil {
+			if err := coder.Encode(e, head, &calibration); err != nil {
 				t.Errorf("%s, row %d: %v", name, row, err)
 				continue
 			}

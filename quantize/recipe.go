@@ -25,7 +25,7 @@ const (
 	noteQuanto = noteHF + " Arithmetic is that of a model in f16. Groups are 64 values of the flattened tensor: here the head width " +
 		"must divide by 64."
 	noteHQQ = noteHF + " The 64 values of a group lie n apart in the tensor, so heads, tokens and channels must divide by 64. " +
-		"hqq 0.2.8 then improves the zero by its solver, 20 steps at most, which kvq leaves out."
+		"hqq 0.2.8 then improves the zero by its solver, 20 steps at most, which kvq leaves out: 7% of the squared error of Gaussian values."
 	noteKVQuant = "Percentiles and codebooks are those of the tensor at hand, where KVQuant has them from calibration; its codebook is " +
 		"k-means weighted by Fisher information, which dumps do not carry, and of values it shares a range over all heads of a " +
 		"token, here over one head. --first_few_fp16 N is +sinkN; --cap_outliers, off by default, is left out."
@@ -34,7 +34,8 @@ const (
 	noteExLlama = "Rotation and codes are computed in float32 on the GPU, here in float64 rounded once. Caches are whole pages of 256 " +
 		"tokens. K and V take bits of their own: -cq 8,4. -cca 0.65 compands the grid: cubicN+hadamard32."
 	noteLMDeploy = "Per head and token. TurboMind computes in the model's type and moves the minimum to a multiple of the scale in " +
-		"recent versions; the PyTorch engine stores −minimum/scale instead and rounds halves up. kvq has the plain affine form of both."
+		"recent versions; the PyTorch engine stores −minimum/scale instead and rounds halves up. kvq has the plain affine form of both. " +
+		"--quant-policy 42, a TurboQuant of its own, is not among kvq's schemes."
 	noteNVFP4 = "The tensor's scale is max|x|/2688 here; engines read it from a checkpoint calibrated with ModelOpt or llm-compressor, " +
 		"vLLM takes 1 without one. GPUs multiply by approximate reciprocals."
 	noteFP8Tensor = "The scale is max|x|/448 of the tensor at hand; engines read one from the checkpoint."
@@ -338,6 +339,8 @@ var pairFlags = []struct{ engine, flags, side, note string }{
 	{"vLLM", "--kv-cache-dtype fp8", "e4m3-head", "with scales per head in the checkpoint, by llm-compressor"},
 	{"vLLM", "--kv-cache-dtype int8_per_token_head", "int8-token@f32", "it rounds halves away from zero"},
 	{"vLLM", "--kv-cache-dtype fp8_per_token_head", "e4m3-token", "it multiplies by the scale's reciprocal"},
+	{"LMDeploy", "--backend pytorch --quant-policy fp8", "e4m3-raw", "scale 1 without scales in the checkpoint"},
+	{"LMDeploy", "--backend pytorch --quant-policy fp8_e5m2", "e5m2-raw", "scale 1 without scales in the checkpoint"},
 	{"SGLang", "--kv-cache-dtype bf16", "bf16", ""},
 	{"SGLang", "--kv-cache-dtype fp8_e4m3", "e4m3-raw", ""},
 	{"SGLang", "--kv-cache-dtype fp8_e5m2", "e5m2-raw", ""},
