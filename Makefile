@@ -1,5 +1,5 @@
 # The areas of kernels whose assembly is generated, one file each.
-AREAS := codec decode expand metric
+AREAS := codec decode expand metric page
 AREAS_ARM64 := codec decode metric
 
 # Versions of tools that are no dependency of the product: they are built on

@@ -29,10 +29,11 @@ type backend struct {
 	codec  codecKernels
 	metric metricKernels
 	decode decodeKernels
+	page   pageKernels
 }
 
 // generic is the definition of every kernel, and what runs where nothing better can.
-var generic = backend{isa: Generic, codec: genericCodec, metric: genericMetric, decode: genericDecode}
+var generic = backend{isa: Generic, codec: genericCodec, metric: genericMetric, decode: genericDecode, page: genericPage}
 
 // all are the backends of this build, best first; generic is the last.
 var all = append(archBackends(), generic)

@@ -12,6 +12,7 @@ func archBackends() []backend {
 	avx2.codec = avx2Codec(avx2.codec)
 	avx2.metric = avx2Metric(avx2.metric)
 	avx2.decode = avx2Decode(avx2.decode)
+	avx2.page = avx2Page()
 
 	avx512 := avx2
 	avx512.isa = AVX512
@@ -20,6 +21,7 @@ func archBackends() []backend {
 	avx512.codec = avx512Codec(avx512.codec)
 	avx512.metric = avx512Metric(avx512.metric)
 	avx512.decode = avx512Decode(avx512.decode)
+	avx512.page = avx512Page()
 
 	return []backend{avx512, avx2}
 }

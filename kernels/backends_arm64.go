@@ -12,6 +12,7 @@ func archBackends() []backend {
 	neon.codec = neonCodec(neon.codec)
 	neon.metric = neonMetric(neon.metric)
 	neon.decode = neonDecode(neon.decode)
+	neon.page.direct = false // portable ones, slower than the codecs above
 
 	dotProd := neon
 	dotProd.isa = DotProd

@@ -96,9 +96,9 @@ TEXT ·absMaxColumnsAVX2(SB), NOSPLIT, $0-32
 	VMOVD        DI, X0
 	VPBROADCASTD X0, Y0
 
-wide:
+strip4:
 	CMPQ    BX, $0x00000020
-	JLT     narrow
+	JLT     under4
 	MOVQ    CX, DI
 	MOVQ    DX, R8
 	VMOVUPS (AX), Y1
@@ -125,11 +125,12 @@ loop5:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, BX
-	JMP     wide
+	JMP     strip4
 
-narrow:
-	TESTQ   BX, BX
-	JZ      end
+under4:
+strip1:
+	CMPQ    BX, $0x00000008
+	JLT     under1
 	MOVQ    CX, DI
 	MOVQ    DX, R8
 	VMOVUPS (AX), Y1
@@ -144,9 +145,9 @@ loop6:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, BX
-	JMP     narrow
+	JMP     strip1
 
-end:
+under1:
 	VZEROUPPER
 	RET
 
@@ -162,9 +163,9 @@ TEXT ·minMaxColumnsAVX2(SB), NOSPLIT, $0-40
 	SHLQ   $0x02, DI
 	VXORPS Y0, Y0, Y0
 
-wide:
+strip4:
 	CMPQ    SI, $0x00000020
-	JLT     narrow
+	JLT     under4
 	MOVQ    DX, R8
 	MOVQ    BX, R9
 	VMOVUPS (AX), Y1
@@ -212,11 +213,12 @@ loop7:
 	ADDQ    $0x00000080, CX
 	ADDQ    $0x00000080, DX
 	SUBQ    $0x00000020, SI
-	JMP     wide
+	JMP     strip4
 
-narrow:
-	TESTQ   SI, SI
-	JZ      end
+under4:
+strip1:
+	CMPQ    SI, $0x00000008
+	JLT     under1
 	MOVQ    DX, R8
 	MOVQ    BX, R9
 	VMOVUPS (AX), Y1
@@ -237,9 +239,9 @@ loop8:
 	ADDQ    $0x00000020, CX
 	ADDQ    $0x00000020, DX
 	SUBQ    $0x00000008, SI
-	JMP     narrow
+	JMP     strip1
 
-end:
+under1:
 	VZEROUPPER
 	RET
 
@@ -1240,9 +1242,57 @@ TEXT ·absMaxColumnsAVX512(SB), NOSPLIT, $0-32
 	VMOVD        DI, X0
 	VPBROADCASTD X0, Z0
 
-wide:
+strip8:
+	CMPQ    BX, $0x00000080
+	JLT     under8
+	MOVQ    CX, DI
+	MOVQ    DX, R8
+	VMOVUPS (AX), Z1
+	VMOVUPS 64(AX), Z2
+	VMOVUPS 128(AX), Z3
+	VMOVUPS 192(AX), Z4
+	VMOVUPS 256(AX), Z5
+	VMOVUPS 320(AX), Z6
+	VMOVUPS 384(AX), Z7
+	VMOVUPS 448(AX), Z8
+
+loop45:
+	VANDPS  (DI), Z0, Z9
+	VPMAXSD Z9, Z1, Z1
+	VANDPS  64(DI), Z0, Z9
+	VPMAXSD Z9, Z2, Z2
+	VANDPS  128(DI), Z0, Z9
+	VPMAXSD Z9, Z3, Z3
+	VANDPS  192(DI), Z0, Z9
+	VPMAXSD Z9, Z4, Z4
+	VANDPS  256(DI), Z0, Z9
+	VPMAXSD Z9, Z5, Z5
+	VANDPS  320(DI), Z0, Z9
+	VPMAXSD Z9, Z6, Z6
+	VANDPS  384(DI), Z0, Z9
+	VPMAXSD Z9, Z7, Z7
+	VANDPS  448(DI), Z0, Z9
+	VPMAXSD Z9, Z8, Z8
+	ADDQ    SI, DI
+	SUBQ    $0x00000001, R8
+	JNZ     loop45
+	VMOVUPS Z1, (AX)
+	VMOVUPS Z2, 64(AX)
+	VMOVUPS Z3, 128(AX)
+	VMOVUPS Z4, 192(AX)
+	VMOVUPS Z5, 256(AX)
+	VMOVUPS Z6, 320(AX)
+	VMOVUPS Z7, 384(AX)
+	VMOVUPS Z8, 448(AX)
+	ADDQ    $0x00000200, AX
+	ADDQ    $0x00000200, CX
+	SUBQ    $0x00000080, BX
+	JMP     strip8
+
+under8:
+strip4:
 	CMPQ    BX, $0x00000040
-	JLT     narrow
+	JLT     under4
 	MOVQ    CX, DI
 	MOVQ    DX, R8
 	VMOVUPS (AX), Z1
@@ -1250,7 +1300,7 @@ wide:
 	VMOVUPS 128(AX), Z3
 	VMOVUPS 192(AX), Z4
 
-loop45:
+loop46:
 	VANDPS  (DI), Z0, Z5
 	VPMAXSD Z5, Z1, Z1
 	VANDPS  64(DI), Z0, Z5
@@ -1261,7 +1311,7 @@ loop45:
 	VPMAXSD Z5, Z4, Z4
 	ADDQ    SI, DI
 	SUBQ    $0x00000001, R8
-	JNZ     loop45
+	JNZ     loop46
 	VMOVUPS Z1, (AX)
 	VMOVUPS Z2, 64(AX)
 	VMOVUPS Z3, 128(AX)
@@ -1269,28 +1319,29 @@ loop45:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, BX
-	JMP     wide
+	JMP     strip4
 
-narrow:
-	TESTQ   BX, BX
-	JZ      end
+under4:
+strip1:
+	CMPQ    BX, $0x00000010
+	JLT     under1
 	MOVQ    CX, DI
 	MOVQ    DX, R8
 	VMOVUPS (AX), Z1
 
-loop46:
+loop47:
 	VANDPS  (DI), Z0, Z2
 	VPMAXSD Z2, Z1, Z1
 	ADDQ    SI, DI
 	SUBQ    $0x00000001, R8
-	JNZ     loop46
+	JNZ     loop47
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, BX
-	JMP     narrow
+	JMP     strip1
 
-end:
+under1:
 	VZEROUPPER
 	RET
 
@@ -1306,9 +1357,98 @@ TEXT ·minMaxColumnsAVX512(SB), NOSPLIT, $0-40
 	SHLQ   $0x02, DI
 	VXORPS Z0, Z0, Z0
 
-wide:
+strip8:
+	CMPQ    SI, $0x00000080
+	JLT     under8
+	MOVQ    DX, R8
+	MOVQ    BX, R9
+	VMOVUPS (AX), Z1
+	VMOVUPS 64(AX), Z2
+	VMOVUPS 128(AX), Z3
+	VMOVUPS 192(AX), Z4
+	VMOVUPS 256(AX), Z5
+	VMOVUPS 320(AX), Z6
+	VMOVUPS 384(AX), Z7
+	VMOVUPS 448(AX), Z8
+	VMOVUPS (CX), Z9
+	VMOVUPS 64(CX), Z10
+	VMOVUPS 128(CX), Z11
+	VMOVUPS 192(CX), Z12
+	VMOVUPS 256(CX), Z13
+	VMOVUPS 320(CX), Z14
+	VMOVUPS 384(CX), Z15
+	VMOVUPS 448(CX), Z16
+
+loop48:
+	VMOVUPS (R8), Z17
+	VMINPS  Z17, Z1, Z1
+	VMAXPS  Z17, Z9, Z9
+	VMOVUPS 64(R8), Z17
+	VMINPS  Z17, Z2, Z2
+	VMAXPS  Z17, Z10, Z10
+	VMOVUPS 128(R8), Z17
+	VMINPS  Z17, Z3, Z3
+	VMAXPS  Z17, Z11, Z11
+	VMOVUPS 192(R8), Z17
+	VMINPS  Z17, Z4, Z4
+	VMAXPS  Z17, Z12, Z12
+	VMOVUPS 256(R8), Z17
+	VMINPS  Z17, Z5, Z5
+	VMAXPS  Z17, Z13, Z13
+	VMOVUPS 320(R8), Z17
+	VMINPS  Z17, Z6, Z6
+	VMAXPS  Z17, Z14, Z14
+	VMOVUPS 384(R8), Z17
+	VMINPS  Z17, Z7, Z7
+	VMAXPS  Z17, Z15, Z15
+	VMOVUPS 448(R8), Z17
+	VMINPS  Z17, Z8, Z8
+	VMAXPS  Z17, Z16, Z16
+	ADDQ    DI, R8
+	SUBQ    $0x00000001, R9
+	JNZ     loop48
+	VADDPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)
+	VADDPS  Z0, Z2, Z2
+	VMOVUPS Z2, 64(AX)
+	VADDPS  Z0, Z3, Z3
+	VMOVUPS Z3, 128(AX)
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS Z4, 192(AX)
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS Z5, 256(AX)
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS Z6, 320(AX)
+	VADDPS  Z0, Z7, Z7
+	VMOVUPS Z7, 384(AX)
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS Z8, 448(AX)
+	ADDQ    $0x00000200, AX
+	VADDPS  Z0, Z9, Z9
+	VMOVUPS Z9, (CX)
+	VADDPS  Z0, Z10, Z10
+	VMOVUPS Z10, 64(CX)
+	VADDPS  Z0, Z11, Z11
+	VMOVUPS Z11, 128(CX)
+	VADDPS  Z0, Z12, Z12
+	VMOVUPS Z12, 192(CX)
+	VADDPS  Z0, Z13, Z13
+	VMOVUPS Z13, 256(CX)
+	VADDPS  Z0, Z14, Z14
+	VMOVUPS Z14, 320(CX)
+	VADDPS  Z0, Z15, Z15
+	VMOVUPS Z15, 384(CX)
+	VADDPS  Z0, Z16, Z16
+	VMOVUPS Z16, 448(CX)
+	ADDQ    $0x00000200, CX
+	ADDQ    $0x00000200, DX
+	SUBQ    $0x00000080, SI
+	JMP     strip8
+
+under8:
+strip4:
 	CMPQ    SI, $0x00000040
-	JLT     narrow
+	JLT     under4
 	MOVQ    DX, R8
 	MOVQ    BX, R9
 	VMOVUPS (AX), Z1
@@ -1320,7 +1460,7 @@ wide:
 	VMOVUPS 128(CX), Z7
 	VMOVUPS 192(CX), Z8
 
-loop47:
+loop49:
 	VMOVUPS (R8), Z9
 	VMINPS  Z9, Z1, Z1
 	VMAXPS  Z9, Z5, Z5
@@ -1335,7 +1475,7 @@ loop47:
 	VMAXPS  Z9, Z8, Z8
 	ADDQ    DI, R8
 	SUBQ    $0x00000001, R9
-	JNZ     loop47
+	JNZ     loop49
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	VADDPS  Z0, Z2, Z2
@@ -1356,23 +1496,24 @@ loop47:
 	ADDQ    $0x00000100, CX
 	ADDQ    $0x00000100, DX
 	SUBQ    $0x00000040, SI
-	JMP     wide
+	JMP     strip4
 
-narrow:
-	TESTQ   SI, SI
-	JZ      end
+under4:
+strip1:
+	CMPQ    SI, $0x00000010
+	JLT     under1
 	MOVQ    DX, R8
 	MOVQ    BX, R9
 	VMOVUPS (AX), Z1
 	VMOVUPS (CX), Z2
 
-loop48:
+loop50:
 	VMOVUPS (R8), Z3
 	VMINPS  Z3, Z1, Z1
 	VMAXPS  Z3, Z2, Z2
 	ADDQ    DI, R8
 	SUBQ    $0x00000001, R9
-	JNZ     loop48
+	JNZ     loop50
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
@@ -1381,9 +1522,9 @@ loop48:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, SI
-	JMP     narrow
+	JMP     strip1
 
-end:
+under1:
 	VZEROUPPER
 	RET
 
@@ -1403,14 +1544,14 @@ TEXT ·encodeRunsAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS X1, Z1
 	VXORPS       Z2, Z2, Z2
 
-loop49:
+loop51:
 	VBROADCASTSS (SI), Z3
 	VBROADCASTSS (DI), Z4
 	VBROADCASTSS (R8), Z5
 	VCMPPS       $0x04, Z2, Z3, K1
 	MOVQ         BX, R9
 
-loop50:
+loop52:
 	VMOVUPS     (CX), Z6
 	VSUBPS      Z5, Z6, Z6
 	VDIVPS.Z    Z3, Z6, K1, Z6
@@ -1423,12 +1564,12 @@ loop50:
 	ADDQ        $0x40, CX
 	ADDQ        $0x10, AX
 	SUBQ        $0x00000010, R9
-	JNZ         loop50
+	JNZ         loop52
 	ADDQ        $0x04, SI
 	ADDQ        $0x04, DI
 	ADDQ        $0x04, R8
 	SUBQ        $0x00000001, DX
-	JNZ         loop49
+	JNZ         loop51
 	VZEROUPPER
 	RET
 
@@ -1448,11 +1589,11 @@ TEXT ·encodeColumnsAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS X1, Z1
 	VXORPS       Z2, Z2, Z2
 
-loop51:
+loop53:
 	XORQ R9, R9
 	MOVQ BX, R10
 
-loop52:
+loop54:
 	VMOVUPS     (SI)(R9*4), Z3
 	VMOVUPS     (DI)(R9*4), Z4
 	VMOVUPS     (R8)(R9*4), Z5
@@ -1470,9 +1611,9 @@ loop52:
 	ADDQ        $0x10, AX
 	ADDQ        $0x10, R9
 	SUBQ        $0x00000010, R10
-	JNZ         loop52
+	JNZ         loop54
 	SUBQ        $0x00000001, DX
-	JNZ         loop51
+	JNZ         loop53
 	VZEROUPPER
 	RET
 
@@ -1487,13 +1628,13 @@ TEXT ·decodeRunsAVX512(SB), NOSPLIT, $0-56
 	MOVQ bias+24(FP), DI
 	MOVQ offset+32(FP), R8
 
-loop53:
+loop55:
 	VBROADCASTSS (SI), Z0
 	VBROADCASTSS (DI), Z1
 	VBROADCASTSS (R8), Z2
 	MOVQ         BX, R9
 
-loop54:
+loop56:
 	VPMOVZXBD (CX), Z3
 	VCVTDQ2PS Z3, Z3
 	VSUBPS    Z1, Z3, Z3
@@ -1503,12 +1644,12 @@ loop54:
 	ADDQ      $0x10, CX
 	ADDQ      $0x40, AX
 	SUBQ      $0x00000010, R9
-	JNZ       loop54
+	JNZ       loop56
 	ADDQ      $0x04, SI
 	ADDQ      $0x04, DI
 	ADDQ      $0x04, R8
 	SUBQ      $0x00000001, DX
-	JNZ       loop53
+	JNZ       loop55
 	VZEROUPPER
 	RET
 
@@ -1523,11 +1664,11 @@ TEXT ·decodeColumnsAVX512(SB), NOSPLIT, $0-56
 	MOVQ bias+24(FP), DI
 	MOVQ offset+32(FP), R8
 
-loop55:
+loop57:
 	XORQ R9, R9
 	MOVQ BX, R10
 
-loop56:
+loop58:
 	VPMOVZXBD (CX), Z0
 	VCVTDQ2PS Z0, Z0
 	VSUBPS    (DI)(R9*4), Z0, Z0
@@ -1538,9 +1679,9 @@ loop56:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, R9
 	SUBQ      $0x00000010, R10
-	JNZ       loop56
+	JNZ       loop58
 	SUBQ      $0x00000001, DX
-	JNZ       loop55
+	JNZ       loop57
 	VZEROUPPER
 	RET
 
@@ -1563,13 +1704,13 @@ TEXT ·truncateRunsAVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X3
 	VPBROADCASTD X3, Z3
 
-loop57:
+loop59:
 	VBROADCASTSS (DX), Z3
 	VBROADCASTSS (DI), Z4
 	ADDQ         $0x04, DI
 	MOVQ         SI, R8
 
-loop58:
+loop60:
 	VMOVUPS    (CX), Z5
 	VSUBPS     Z4, Z5, Z5
 	VMULPS     Z3, Z5, Z5
@@ -1581,10 +1722,10 @@ loop58:
 	ADDQ       $0x40, CX
 	ADDQ       $0x10, AX
 	SUBQ       $0x00000010, R8
-	JNZ        loop58
+	JNZ        loop60
 	ADDQ       $0x04, DX
 	SUBQ       $0x00000001, BX
-	JNZ        loop57
+	JNZ        loop59
 	VZEROUPPER
 	RET
 
@@ -1606,11 +1747,11 @@ TEXT ·roundAwayRunsAVX512(SB), NOSPLIT, $0-40
 	VMOVD        DI, X2
 	VPBROADCASTD X2, Z2
 
-loop59:
+loop61:
 	VBROADCASTSS (DX), Z2
 	MOVQ         SI, DI
 
-loop60:
+loop62:
 	VMULPS     (CX), Z2, Z3
 	VANDPS     Z3, Z1, Z4
 	VORPS      Z4, Z0, Z4
@@ -1620,10 +1761,10 @@ loop60:
 	ADDQ       $0x40, CX
 	ADDQ       $0x10, AX
 	SUBQ       $0x00000010, DI
-	JNZ        loop60
+	JNZ        loop62
 	ADDQ       $0x04, DX
 	SUBQ       $0x00000001, BX
-	JNZ        loop59
+	JNZ        loop61
 	VZEROUPPER
 	RET
 
@@ -1646,7 +1787,7 @@ TEXT ·e2m1RunsAVX512(SB), NOSPLIT, $0-40
 	VMOVD        DI, X3
 	VPBROADCASTD X3, Z3
 
-loop61:
+loop63:
 	VPBROADCASTD (DX), Z4
 	VPBROADCASTD 4(DX), Z5
 	VPBROADCASTD 8(DX), Z6
@@ -1656,7 +1797,7 @@ loop61:
 	VPBROADCASTD 24(DX), Z10
 	MOVQ         SI, DI
 
-loop62:
+loop64:
 	VMOVUPS     (CX), Z11
 	VANDPS      Z11, Z0, Z12
 	VXORPS      Z13, Z13, Z13
@@ -1683,10 +1824,10 @@ loop62:
 	ADDQ        $0x40, CX
 	ADDQ        $0x10, AX
 	SUBQ        $0x00000010, DI
-	JNZ         loop62
+	JNZ         loop64
 	ADDQ        $0x1c, DX
 	SUBQ        $0x00000001, BX
-	JNZ         loop61
+	JNZ         loop63
 	VZEROUPPER
 	RET
 
@@ -1700,11 +1841,11 @@ TEXT ·divideRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop63:
+loop65:
 	VBROADCASTSS (DX), Z1
 	MOVQ         SI, DI
 
-loop64:
+loop66:
 	VMOVUPS  (CX), Z2
 	VCMPPS   $0x04, Z0, Z1, K1
 	VDIVPS.Z Z1, Z2, K1, Z2
@@ -1712,10 +1853,10 @@ loop64:
 	ADDQ     $0x40, CX
 	ADDQ     $0x40, AX
 	SUBQ     $0x00000010, DI
-	JNZ      loop64
+	JNZ      loop66
 	ADDQ     $0x04, DX
 	SUBQ     $0x00000001, BX
-	JNZ      loop63
+	JNZ      loop65
 	VZEROUPPER
 	RET
 
@@ -1729,21 +1870,21 @@ TEXT ·multiplyRunsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   run+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop65:
+loop67:
 	VBROADCASTSS (DX), Z0
 	MOVQ         SI, DI
 
-loop66:
+loop68:
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x40, CX
 	ADDQ    $0x40, AX
 	SUBQ    $0x00000010, DI
-	JNZ     loop66
+	JNZ     loop68
 	ADDQ    $0x04, DX
 	SUBQ    $0x00000001, BX
-	JNZ     loop65
+	JNZ     loop67
 	VZEROUPPER
 	RET
 
@@ -1757,11 +1898,11 @@ TEXT ·divideColumnsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop67:
+loop69:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop68:
+loop70:
 	VMOVUPS  (DX)(DI*4), Z2
 	VMOVUPS  (CX), Z1
 	VCMPPS   $0x04, Z0, Z2, K1
@@ -1771,9 +1912,9 @@ loop68:
 	ADDQ     $0x40, AX
 	ADDQ     $0x10, DI
 	SUBQ     $0x00000010, R8
-	JNZ      loop68
+	JNZ      loop70
 	SUBQ     $0x00000001, BX
-	JNZ      loop67
+	JNZ      loop69
 	VZEROUPPER
 	RET
 
@@ -1787,11 +1928,11 @@ TEXT ·multiplyColumnsAVX512(SB), NOSPLIT, $0-40
 	MOVQ   columns+32(FP), SI
 	VXORPS Z0, Z0, Z0
 
-loop69:
+loop71:
 	XORQ DI, DI
 	MOVQ SI, R8
 
-loop70:
+loop72:
 	VMOVUPS (DX)(DI*4), Z1
 	VMOVUPS (CX), Z0
 	VMULPS  Z1, Z0, Z0
@@ -1800,9 +1941,9 @@ loop70:
 	ADDQ    $0x40, AX
 	ADDQ    $0x10, DI
 	SUBQ    $0x00000010, R8
-	JNZ     loop70
+	JNZ     loop72
 	SUBQ    $0x00000001, BX
-	JNZ     loop69
+	JNZ     loop71
 	VZEROUPPER
 	RET
 
@@ -1833,7 +1974,7 @@ TEXT ·fitLevelsAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), DX
 	MOVQ         n+24(FP), BX
 
-loop71:
+loop73:
 	VBROADCASTSS (DX), Z19
 	VMULPS       Z19, Z16, Z20
 	VMOVAPS      Z0, Z21
@@ -1875,7 +2016,7 @@ loop71:
 	VADDPS       Z19, Z18, Z18
 	ADDQ         $0x04, DX
 	SUBQ         $0x00000001, BX
-	JNZ          loop71
+	JNZ          loop73
 	VMOVUPS      Z17, 64(AX)
 	VMOVUPS      Z18, 128(AX)
 	VZEROUPPER
@@ -1888,13 +2029,13 @@ TEXT ·toF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop72:
+loop74:
 	VMOVUPS   (AX), Z0
 	VCVTPS2PH $0x00, Z0, (CX)
 	ADDQ      $0x40, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop72
+	JNZ       loop74
 	VZEROUPPER
 	RET
 
@@ -1920,7 +2061,7 @@ TEXT ·toBF16AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X4
 	VPBROADCASTD X4, Z4
 
-loop73:
+loop75:
 	VMOVUPS   (AX), Z5
 	VANDPS    Z5, Z0, Z6
 	VPCMPGTD  Z1, Z6, K1
@@ -1935,7 +2076,7 @@ loop73:
 	ADDQ      $0x40, AX
 	ADDQ      $0x20, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop73
+	JNZ       loop75
 	VZEROUPPER
 	RET
 
@@ -1976,7 +2117,7 @@ TEXT ·toE4M3AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Z9
 
-loop74:
+loop76:
 	VMOVUPS   (AX), Z10
 	VPSRLD    $0x18, Z10, Z12
 	VANDPS    Z12, Z8, Z12
@@ -1998,7 +2139,7 @@ loop74:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop74
+	JNZ       loop76
 	VZEROUPPER
 	RET
 
@@ -2039,7 +2180,7 @@ TEXT ·toE5M2AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X9
 	VPBROADCASTD X9, Z9
 
-loop75:
+loop77:
 	VMOVUPS   (AX), Z10
 	VPSRLD    $0x18, Z10, Z12
 	VANDPS    Z12, Z8, Z12
@@ -2061,7 +2202,7 @@ loop75:
 	ADDQ      $0x40, AX
 	ADDQ      $0x10, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop75
+	JNZ       loop77
 	VZEROUPPER
 	RET
 
@@ -2072,13 +2213,13 @@ TEXT ·fromF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop76:
+loop78:
 	VCVTPH2PS (AX), Z0
 	VMOVUPS   Z0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop76
+	JNZ       loop78
 	VZEROUPPER
 	RET
 
@@ -2089,14 +2230,14 @@ TEXT ·fromBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop77:
+loop79:
 	VPMOVZXWD (AX), Z0
 	VPSLLD    $0x10, Z0, Z0
 	VMOVUPS   Z0, (CX)
 	ADDQ      $0x20, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop77
+	JNZ       loop79
 	VZEROUPPER
 	RET
 
@@ -2119,7 +2260,7 @@ TEXT ·fromE4M3AVX512(SB), NOSPLIT, $0-24
 	VMOVD        BX, X3
 	VPBROADCASTD X3, Z3
 
-loop78:
+loop80:
 	VPMOVZXBW (AX), Y4
 	VPSLLW    $0x08, Y4, Y5
 	VPAND     Y5, Y0, Y5
@@ -2135,7 +2276,7 @@ loop78:
 	ADDQ      $0x10, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop78
+	JNZ       loop80
 	VZEROUPPER
 	RET
 
@@ -2146,7 +2287,7 @@ TEXT ·fromE5M2AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), CX
 	MOVQ n+16(FP), DX
 
-loop79:
+loop81:
 	VPMOVZXBW (AX), Y0
 	VPSLLW    $0x08, Y0, Y0
 	VCVTPH2PS Y0, Z0
@@ -2154,7 +2295,7 @@ loop79:
 	ADDQ      $0x10, AX
 	ADDQ      $0x40, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop79
+	JNZ       loop81
 	VZEROUPPER
 	RET
 
@@ -2174,7 +2315,7 @@ TEXT ·packAVX2(SB), NOSPLIT, $0-32
 	VPCMPEQD     Y3, Y3, Y3
 	VPSRLQ       $0x20, Y3, Y3
 
-loop80:
+loop82:
 	VMOVDQU      (CX), Y5
 	VPMADDUBSW   Y1, Y5, Y5
 	VPMADDWD     Y2, Y5, Y5
@@ -2190,7 +2331,7 @@ loop80:
 	ADDQ         BX, AX
 	ADDQ         $0x20, CX
 	SUBQ         $0x00000020, DX
-	JNZ          loop80
+	JNZ          loop82
 	VZEROUPPER
 	RET
 
@@ -2207,7 +2348,7 @@ TEXT ·unpackAVX2(SB), NOSPLIT, $0-32
 	MOVQ           72(BX), BX
 	SHRQ           $0x01, BX
 
-loop81:
+loop83:
 	VBROADCASTI128 (CX), Y3
 	VPSHUFB        Y0, Y3, Y3
 	VPMULLW        Y1, Y3, Y3
@@ -2223,7 +2364,7 @@ loop81:
 	VMOVDQU        Y3, (AX)
 	ADDQ           $0x20, AX
 	SUBQ           $0x00000020, DX
-	JNZ            loop81
+	JNZ            loop83
 	VZEROUPPER
 	RET
 
@@ -2244,7 +2385,7 @@ TEXT ·packAVX512(SB), NOSPLIT, $0-32
 	MOVL         $0xffffffff, SI
 	VPBROADCASTQ SI, Z3
 
-loop82:
+loop84:
 	VMOVDQU64  (CX), Z5
 	VPMADDUBSW Z1, Z5, Z5
 	VPMADDWD   Z2, Z5, Z5
@@ -2257,7 +2398,7 @@ loop82:
 	ADDQ       $0x40, CX
 	ADDQ       BX, AX
 	SUBQ       $0x00000040, DX
-	JNZ        loop82
+	JNZ        loop84
 	VZEROUPPER
 	RET
 
@@ -2275,7 +2416,7 @@ TEXT ·unpackAVX512(SB), NOSPLIT, $0-32
 	MOVQ         72(BX), BX
 	SHLQ         $0x01, BX
 
-loop83:
+loop85:
 	VMOVDQU8.Z     (CX), K1, Z3
 	VPERMB         Z3, Z0, Z3
 	VPMULTISHIFTQB Z3, Z1, Z3
@@ -2284,6 +2425,6 @@ loop83:
 	ADDQ           $0x40, AX
 	ADDQ           BX, CX
 	SUBQ           $0x00000040, DX
-	JNZ            loop83
+	JNZ            loop85
 	VZEROUPPER
 	RET

@@ -6,9 +6,10 @@ import (
 )
 
 // A PageEncoder encodes 64 tokens of one KV head, rows of DimK and DimV values, with
-// scales of their own. What it returns for a side whose scales the whole head or
-// column shares, or that is a plain float type, is not looked at; nor are Factor and
-// Book of a head that was filled before: its pages have them in common.
+// scales of their own, or returns them as Rows where the cache takes those. What it
+// returns for a side whose scales the whole head or column shares, or that is a plain
+// float type, is not looked at; nor are Factor and Book of a head that was filled
+// before: its pages have them in common.
 type PageEncoder func(head int, k, v []float32) (Encoded, Encoded, error)
 
 // Appends says whether tokens can be appended to the cache: not where a block of
@@ -94,9 +95,7 @@ func (c *Cache) closePage(encode PageEncoder) error {
 			rows []float32
 			e    *Encoded
 		}{{&c.k, h.liveK, &k}, {&c.v, h.liveV, &v}} {
-			if !x.side.encodes() {
-				c.saturated += x.side.freeze(x.e, x.rows, h)
-			} else if err := x.side.check(pageTokens, *x.e); err != nil {
+			if err := c.storePage(h, x.side, x.rows, x.e); err != nil {
 				return fmt.Errorf("append: head %d: %w", i, err)
 			}
 			if x.side.key && h.kFactor == 0 {
@@ -108,15 +107,74 @@ func (c *Cache) closePage(encode PageEncoder) error {
 				copy(h.vBook[:], x.e.Book)
 			}
 			c.k.factored, c.v.factored = c.k.factored || h.kFactor != 1, c.v.factored || h.vFactor != 1
-			for _, scale := range x.e.Scales {
-				c.v.signed = c.v.signed || !x.side.key && scale < 0
-			}
+			x.side.signs(x.e.Scales)
 		}
-		kMeta, vMeta, kCodes, vCodes := c.page(h, c.pages)
-		c.k.store(kMeta, kCodes, 0, k)
-		c.v.store(vMeta, vCodes, 0, v)
 	}
 	return nil
+}
+
+// storePage stores 64 rows as the next page of a head: as e has them encoded, or by
+// themselves where the page has no scales of its own or e leaves it to the cache.
+func (c *Cache) storePage(h *head, s *side, rows []float32, e *Encoded) error {
+	encoder := c.rowEncoder()
+	defer c.release(encoder)
+	if s.takesRows() && (s.encodes() && e.Rows != nil || !s.encodes() && !s.saturates(encoder, rows, h)) {
+		encoder.begin(s, h)
+		if !encoder.storePage(c, h, s, c.pages, rows, 0) {
+			return s.refused(rows)
+		}
+		return nil
+	}
+	if !s.encodes() {
+		c.saturated += s.freeze(e, rows, h)
+	} else if err := s.check(pageTokens, *e); err != nil {
+		return err
+	}
+	meta, codes := c.sidePage(h, s, c.pages)
+	s.store(meta, codes, 0, *e)
+	return nil
+}
+
+// saturates says whether some value of rows lies beyond the scales that h has.
+func (s *side) saturates(e *rowEncoder, rows []float32, h *head) bool {
+	if s.format.Codec != CodecInt {
+		return false
+	}
+	lo, hi := e.lo[:s.dim], e.hi[:s.dim]
+	copy(lo, rows)
+	copy(hi, rows)
+	MinMaxColumns(lo, hi, rows)
+	r := s.format.codeRange()
+	for c := range lo {
+		if s.frozenField(h, c, lo[c]) < r.lo || s.frozenField(h, c, hi[c]) > r.hi {
+			return true
+		}
+	}
+	return false
+}
+
+// frozenField is the field of a value of channel c under the scales that h has, before
+// it is held to the range of fields.
+func (s *side) frozenField(h *head, c int, x float32) float32 {
+	scale, offset := h.wholeUnit(s, c)
+	switch {
+	case s.format.Zero == ZeroAsym && scale > 0:
+		return float32(math.RoundToEven(float64((x - offset) / scale)))
+	case s.format.Zero == ZeroAsym:
+		return 0
+	case scale > 0:
+		return float32(math.RoundToEven(float64(x/scale))) + offset
+	}
+	return offset
+}
+
+// wholeUnit returns the scale and the offset that channel c has outside the pages.
+func (h *head) wholeUnit(s *side, c int) (scale, offset float32) {
+	scales, offsets := h.whole(s)
+	if s.format.Share != ShareChannel {
+		c = 0
+	}
+	return scales[c], offsets[c]
 }
 
 // encodes says whether a page of the side has scales of its own.
@@ -138,18 +196,11 @@ func (s *side) freeze(e *Encoded, rows []float32, h *head) (saturated int64) {
 		e.Values = rows
 		return 0
 	}
-	scales, offsets := h.whole(s)
 	e.Fields = make([]uint8, len(rows))
-	low, high := float32(0), float32(int(1)<<f.Bits-1)
-	if f.Zero == ZeroSym {
-		low = 1
-	}
+	r := f.codeRange()
 	for i, x := range rows {
-		u := 0
-		if f.Share == ShareChannel {
-			u = i % s.dim
-		}
-		scale, offset := scales[u], offsets[u]
+		c := i % s.dim
+		scale, offset := h.wholeUnit(s, c)
 		switch f.Codec {
 		case CodecE4M3, CodecE5M2:
 			e.Fields[i], saturated = s.freezeFloat(x, scale/s.factor(Encoded{}), saturated)
@@ -158,20 +209,11 @@ func (s *side) freeze(e *Encoded, rows []float32, h *head) (saturated int64) {
 			e.Fields[i], saturated = s.freezeBook((x-offset)/scale, h, saturated)
 			continue
 		}
-		var field float32
-		switch {
-		case f.Zero == ZeroAsym && scale > 0:
-			field = float32(math.RoundToEven(float64((x - offset) / scale)))
-		case f.Zero == ZeroAsym:
-		case scale > 0:
-			field = float32(math.RoundToEven(float64(x/scale))) + offset
-		default:
-			field = offset
-		}
-		if field < low || field > high {
+		field := s.frozenField(h, c, x)
+		if field < r.lo || field > r.hi {
 			saturated++
 		}
-		e.Fields[i] = uint8(min(max(field, low), high))
+		e.Fields[i] = uint8(min(max(field, r.lo), r.hi))
 	}
 	return saturated
 }

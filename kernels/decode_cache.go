@@ -2,15 +2,22 @@ package kernels
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 )
 
 // Encoded is one side of one KV head, unpacked: what an encoder has before it
 // packs. Rows are tokens.
 type Encoded struct {
+	// Rows holds tokens·dim values that are still to be encoded, by the rules of the
+	// cache's own format, where Cache.TakesRows says so. Scales and Offsets may then be
+	// given for a whole head or a whole column, and values beyond them saturate; they
+	// must be for ShareTensor. All else is left out.
+	Rows []float32
 	// Fields holds tokens·dim codes, one a byte: unsigned fields of CodecInt, the codes
 	// of CodecLevels and CodecBook, the bytes of CodecE4M3 and CodecE5M2.
 	Fields []uint8
@@ -59,7 +66,7 @@ type side struct {
 	offsetsAt   int
 	metaBytes   int
 	whole       bool
-	signed      bool // scales may be negative
+	signed      bool // scales of values may be negative
 	shift       int  // coded tokens that stand before the first page
 	factored    bool // the stored scales want a factor
 	offsetBytes int  // bytes of one stored offset: 0, 1, 2 or 4
@@ -83,7 +90,8 @@ type head struct {
 // A Cache is one layer's K and V in the paged form that decode attention reads:
 // 64 tokens of one KV head a page, each page [K metadata | V metadata | K codes |
 // V codes], pages of a head one after another. Tokens that a side keeps in a window and
-// those that fill no page stand in float32 before and behind the pages. It is filled by one goroutine; any number of Decoders may read it.
+// those that fill no page stand in float32 before and behind the pages. Goroutines may fill
+// heads of their own, and any number of Decoders read it.
 type Cache struct {
 	shape      CacheShape
 	k, v       side
@@ -93,9 +101,11 @@ type Cache struct {
 	heads      []head
 	origin     int // tokens before the first page, once there are as many
 	tokens     int
-	pages      int     // of codes
-	tk, tv     layout  // of a tile of float32 tokens
-	turner     *turner // of keys that are stored before their rotation
+	pages      int         // of codes
+	tk, tv     layout      // of a tile of float32 tokens
+	turner     *turner     // of keys that are stored before their rotation
+	filling    *sync.Mutex // guards what heads that are filled at once have in common
+	idle       []*rowEncoder
 	saturated  int64
 	memory     []byte
 	free       func()
@@ -116,7 +126,7 @@ func NewCache(shape CacheShape, k, v Format) (*Cache, error) {
 	}
 	k, v = k.within(shape.Tokens), v.within(shape.Tokens)
 	origin, aligned := firstPage(k, v)
-	c := &Cache{shape: shape, k: newSide(k, aligned, true, shape.DimK), v: newSide(v, aligned, false, shape.DimV), origin: origin}
+	c := &Cache{shape: shape, k: newSide(k, aligned, true, shape.DimK), v: newSide(v, aligned, false, shape.DimV), origin: origin, filling: new(sync.Mutex)}
 	c.k.shift, c.v.shift = origin-k.Sink, origin-v.Sink
 	f := Format{Codec: CodecF32}
 	c.tk, c.tv = newLayout(f, storeF32, true, shape.DimK), newLayout(f, storeF32, false, shape.DimV)
@@ -297,40 +307,98 @@ func (c *Cache) Bytes() int64 {
 func (c *Cache) Fused() bool { return c.k.even() && c.v.even() }
 
 // Fill stores the first `tokens` tokens of one KV head, replacing what it held.
-// Every head must be filled with the same number of tokens.
+// Every head must be filled with the same number of tokens; several goroutines may
+// fill different heads at once. After an error a head must be filled anew.
 func (c *Cache) Fill(headIndex, tokens int, k, v Encoded) error {
-	if headIndex < 0 || headIndex >= len(c.heads) || tokens < 0 || tokens > c.shape.Tokens {
-		return fmt.Errorf("fill head %d with %d tokens: the cache has %d heads of %d tokens", headIndex, tokens, len(c.heads), c.shape.Tokens)
+	if err := c.FillKeys(headIndex, tokens, k); err != nil {
+		return err
 	}
-	if err := c.k.check(tokens, k); err != nil {
+	return c.FillValues(headIndex, tokens, v)
+}
+
+// FillKeys is the part of Fill that stores keys.
+func (c *Cache) FillKeys(headIndex, tokens int, k Encoded) error {
+	if err := c.fill(headIndex, tokens, &c.k, k); err != nil {
 		return fmt.Errorf("keys of head %d: %w", headIndex, err)
 	}
-	if err := c.v.check(tokens, v); err != nil {
+	return nil
+}
+
+// FillValues is the part of Fill that stores values.
+func (c *Cache) FillValues(headIndex, tokens int, v Encoded) error {
+	if err := c.fill(headIndex, tokens, &c.v, v); err != nil {
 		return fmt.Errorf("values of head %d: %w", headIndex, err)
 	}
-	c.v.signed = c.v.signed || slices.ContainsFunc(v.Scales, func(x float32) bool { return x < 0 })
-	h := &c.heads[headIndex]
-	h.kScale, h.kOffset = c.k.wholeMeta(k)
-	h.vScale, h.vOffset = c.v.wholeMeta(v)
-	h.kFactor, h.vFactor = c.k.factor(k), c.v.factor(v)
-	c.k.factored, c.v.factored = c.k.factored || h.kFactor != 1, c.v.factored || h.vFactor != 1
-	h.kMean = slices.Clone(k.Means)
-	copy(h.kBook[:], k.Book)
-	copy(h.vBook[:], v.Book)
-	c.tokens, c.pages = tokens, c.pagesOf(tokens)
-	c.fillSide(h, &c.k, k)
-	c.fillSide(h, &c.v, v)
 	return nil
+}
+
+// fill stores one side of a head.
+func (c *Cache) fill(headIndex, tokens int, s *side, e Encoded) error {
+	if headIndex < 0 || headIndex >= len(c.heads) || tokens < 0 || tokens > c.shape.Tokens {
+		return fmt.Errorf("%d tokens: the cache has %d heads of %d tokens", tokens, len(c.heads), c.shape.Tokens)
+	}
+	if err := s.check(tokens, e); err != nil {
+		return err
+	}
+	h := &c.heads[headIndex]
+	encoder := c.rowEncoder()
+	defer c.release(encoder)
+	if e.Rows != nil && s.whole && len(e.Scales) == 0 {
+		var err error
+		if e, err = encoder.wholeScales(s, e.Rows); err != nil {
+			return err
+		}
+	}
+	h.setWhole(s, e)
+	c.share(h, s, tokens, e)
+	if e.Rows != nil {
+		return c.fillRows(encoder, h, s, e.Rows)
+	}
+	c.fillSide(h, s, e)
+	return nil
+}
+
+// share keeps what all heads have in common of what one is filled with.
+func (c *Cache) share(h *head, s *side, tokens int, e Encoded) {
+	c.filling.Lock()
+	defer c.filling.Unlock()
+	if c.tokens != tokens {
+		c.tokens, c.pages = tokens, c.pagesOf(tokens)
+	}
+	s.signs(e.Scales)
+	factor, book := &h.vFactor, &h.vBook
+	if s.key {
+		factor, book = &h.kFactor, &h.kBook
+		h.kMean = slices.Clone(e.Means)
+	}
+	*factor = s.factor(e)
+	if *factor != 1 {
+		s.factored = true
+	}
+	copy(book[:], e.Book)
+}
+
+// signs notes whether scales of values are negative somewhere.
+func (s *side) signs(scales []float32) {
+	if !s.key && slices.ContainsFunc(scales, func(x float32) bool { return x < 0 }) {
+		s.signed = true
+	}
+}
+
+// sidePage returns the parts of page i that belong to one side.
+func (c *Cache) sidePage(h *head, s *side, i int) (meta, codes []byte) {
+	kMeta, vMeta, kCodes, vCodes := c.page(h, i)
+	if s.key {
+		return kMeta, kCodes
+	}
+	return vMeta, vCodes
 }
 
 // fillSide stores one side of a head: its pages with their outliers, and in float32 the
 // tokens before and behind them.
 func (c *Cache) fillSide(h *head, s *side, e Encoded) {
 	for i := range c.pages {
-		meta, _, codes, _ := c.page(h, i)
-		if !s.key {
-			_, meta, _, codes = c.page(h, i)
-		}
+		meta, codes := c.sidePage(h, s, i)
 		s.store(meta, codes, i*pageTokens+s.shift, e)
 	}
 	h.sparse(s).fill(s, c.pages, e)
@@ -370,6 +438,9 @@ func (s *side) row(token, tokens int, e Encoded) []float32 {
 
 // check holds the lengths of e against the format.
 func (s *side) check(tokens int, e Encoded) error {
+	if e.Rows != nil {
+		return s.checkRows(tokens, e)
+	}
 	sink, recent := s.format.windows(tokens)
 	if len(e.Sink) != sink*s.dim || len(e.Recent) != recent*s.dim {
 		return fmt.Errorf("%d values of sinks and %d of recent tokens: want %d and %d", len(e.Sink), len(e.Recent), sink*s.dim, recent*s.dim)
@@ -403,16 +474,39 @@ func (s *side) check(tokens int, e Encoded) error {
 	return nil
 }
 
-// wholeMeta returns the scales and offsets that stand outside the pages: offsets of
-// ZeroAsym, biases of the others. What one scale covers has it in every lane of a block.
-func (s *side) wholeMeta(e Encoded) (scale, offset []float32) {
-	if !s.whole || len(e.Scales) == 0 {
-		return nil, nil
+// checkRows is check for values that are still to be encoded.
+func (s *side) checkRows(tokens int, e Encoded) error {
+	switch {
+	case !s.takesRows():
+		return errors.New("this format is not encoded from rows")
+	case len(e.Rows) != tokens*s.dim:
+		return fmt.Errorf("%d values: want %d", len(e.Rows), tokens*s.dim)
+	case len(e.Scales) == 0 && !(s.whole && s.format.Share == ShareTensor):
+		return nil
 	}
-	scale = make([]float32, roundUp(len(e.Scales), blockWide))
-	offset = make([]float32, len(scale))
+	scales, offsets := s.format.scales(tokens, s.dim), 0
+	if s.format.offsets() {
+		offsets = scales
+	}
+	if !s.whole || len(e.Scales) != scales || len(e.Offsets) != offsets {
+		return fmt.Errorf("%d scales, %d offsets for rows: want %d, %d of a whole head or column", len(e.Scales), len(e.Offsets), scales, offsets)
+	}
+	return nil
+}
+
+// setWhole keeps the scales and offsets that stand outside the pages: offsets of
+// ZeroAsym, biases of the others. What one scale covers has it in every lane of a block.
+func (h *head) setWhole(s *side, e Encoded) {
+	scale, offset := h.whole(s)
+	n := 0
+	if s.whole {
+		n = roundUp(len(e.Scales), blockWide)
+	}
+	scale, offset = resize(scale, n), resize(offset, n)
+	clear(scale)
+	clear(offset)
 	factor := s.factor(e)
-	for i, v := range e.Scales {
+	for i, v := range e.Scales[:min(n, len(e.Scales))] {
 		scale[i] = float32(v * factor)
 		switch {
 		case s.format.offsets():
@@ -421,11 +515,15 @@ func (s *side) wholeMeta(e Encoded) (scale, offset []float32) {
 			offset[i] = float32(s.format.centre())
 		}
 	}
-	if len(e.Scales) == 1 {
+	if n > 0 && len(e.Scales) == 1 {
 		fill(scale, scale[0])
 		fill(offset, offset[0])
 	}
-	return scale, offset
+	if s.key {
+		h.kScale, h.kOffset = scale, offset
+	} else {
+		h.vScale, h.vOffset = scale, offset
+	}
 }
 
 // factor returns what tiles want the stored scales multiplied with.

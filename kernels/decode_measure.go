@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/klauspost/cpuid/v2"
 )
@@ -320,6 +321,19 @@ func quantile(x []float64, p float64) float64 {
 	return x[i] + float64((x[i+1]-x[i])*(at-float64(i)))
 }
 
+// MapFloats returns n zeros outside the Go heap, on huge pages where the system has
+// them, and the function that gives them back.
+func MapFloats(n int) ([]float32, func(), error) {
+	if n < 1 || n > math.MaxInt/8 {
+		return nil, nil, fmt.Errorf("%d floats", n)
+	}
+	memory, free, err := mapMemory(4 * n)
+	if err != nil {
+		return nil, nil, err
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(&memory[0])), n), free, nil
+}
+
 // hugeAlign separates copies of a cache, so that each starts on a huge page's cache line.
 const hugeAlign = 4096
 
@@ -332,6 +346,7 @@ func (c *Cache) copyInto(memory []byte) *Cache {
 	copy(memory, c.memory)
 	n := *c
 	n.memory, n.free = memory, nil
+	n.filling, n.idle = new(sync.Mutex), nil
 	n.heads = slices.Clone(c.heads)
 	n.place(memory)
 	return &n

@@ -191,8 +191,8 @@ func (w width) minMaxRuns() {
 	done()
 }
 
-// columnReduction walks down strips of columns, four vectors wide while the
-// columns last: a row of a strip is then whole cache lines.
+// columnReduction walks down strips of columns, as wide as registers allow while the
+// columns last: memory is read ahead best where rows follow one another whole.
 func (w width) columnReduction(name, doc string, accs ...string) {
 	w.text(name, "func("+accs[0]+lists(accs[1:])+", x *float32, rows, columns int)",
 		"%s. columns is a multiple of %d; neither is 0.", doc, w.lanes)
@@ -250,17 +250,19 @@ func (w width) columnReduction(name, doc string, accs ...string) {
 		ADDQ(U32(uint32(w.bytes()*vectors)), x)
 		SUBQ(U32(uint32(w.lanes*vectors)), columns)
 	}
-	Label("wide")
-	CMPQ(columns, U32(uint32(4*w.lanes)))
-	JLT(LabelRef("narrow"))
-	strip(4)
-	JMP(LabelRef("wide"))
-	Label("narrow")
-	TESTQ(columns, columns)
-	JZ(LabelRef("end"))
-	strip(1)
-	JMP(LabelRef("narrow"))
-	Label("end")
+	strips := []int{4, 1}
+	if w.lanes == 16 {
+		strips = []int{8, 4, 1}
+	}
+	for _, vectors := range strips {
+		wide, narrow := fmt.Sprintf("strip%d", vectors), fmt.Sprintf("under%d", vectors)
+		Label(wide)
+		CMPQ(columns, U32(uint32(vectors*w.lanes)))
+		JLT(LabelRef(narrow))
+		strip(vectors)
+		JMP(LabelRef(wide))
+		Label(narrow)
+	}
 	done()
 }
 

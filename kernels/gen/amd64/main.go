@@ -24,6 +24,7 @@ var areas = map[string]func(){
 	"decode": decode,
 	"expand": expand,
 	"metric": metric,
+	"page":   page,
 }
 
 func main() {
