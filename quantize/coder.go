@@ -133,8 +133,9 @@ type Coder struct {
 	fields []uint8   // one page of codes, unpacked
 	lo, hi []float32 // ranges of a block of scales
 	affine kernels.Affine
-	wave   []float64 // one block of a Hadamard transform
-	sums   []float64 // one sum a channel
+	runs   *kernels.RunEncoder // made when first needed
+	wave   []float64           // one block of a Hadamard transform
+	sums   []float64           // one sum a channel
 	fit    kernels.LevelFit
 
 	out      []bool // of the coded values: the outliers
@@ -201,6 +202,17 @@ func (c *Coder) Encode(e *Encoded, head Head, calibration *Calibration) error {
 		panic("quantize: scheme " + c.scheme.Name() + " encodes before it has observed the tensor")
 	}
 	e.Codes = resize(e.Codes, len(values)/max(head.Dim, 1)*c.scheme.codeBytes(head.Dim))
+	err = c.encodeValues(e, values, calibration)
+	if err != nil && c.scheme.checksValues() {
+		if i := kernels.IndexNonFinite(values); i >= 0 {
+			return c.valueError(e, i, values[i], onlyFinite, "")
+		}
+	}
+	return err
+}
+
+// encodeValues stores what the modifiers left to be encoded.
+func (c *Coder) encodeValues(e *Encoded, values []float32, calibration *Calibration) error {
 	switch c.scheme.Format.Class {
 	case Plain:
 		e.Scales, e.Offsets, e.ZeroPoints, e.Codebook = e.Scales[:0], e.Offsets[:0], e.ZeroPoints[:0], e.Codebook[:0]
@@ -211,6 +223,19 @@ func (c *Coder) Encode(e *Encoded, head Head, calibration *Calibration) error {
 		return c.encodeStrided(e, values, calibration)
 	}
 	return c.encodeScaled(e, values, calibration, false)
+}
+
+// checksValues reports whether encoding comes across values that are not finite, so that
+// no pass of its own need look for them: the ranges of scales show them, and the
+// largest magnitude of a page.
+func (s *Scheme) checksValues() bool {
+	switch s.Format.Class {
+	case Plain:
+		return len(s.Modifiers) == 0 && s.Format.overflow > 0
+	case Integer, Scaled:
+		return len(s.Modifiers) == 0 && s.Share != PerTensor
+	}
+	return false
 }
 
 // Decode writes the values of e, [tokens, dim], to dst.
@@ -273,6 +298,9 @@ func (c *Coder) decodeRows(dst []float32, e *Encoded) {
 	}
 }
 
+// onlyFinite is why a NaN or an infinity is refused.
+const onlyFinite = "only finite values can be stored"
+
 // transform checks a head and applies the modifiers from left to right: it
 // fills e's shape, means and window and returns the values that remain to be
 // encoded. They are the head's own where no modifier changes them.
@@ -288,9 +316,9 @@ func (c *Coder) transform(e *Encoded, head Head) ([]float32, error) {
 	e.sink, e.recent = int(sink), int(recent)
 	e.Means = e.Means[:0]
 	e.Window = resize(e.Window, (e.sink+e.recent)*e.Dim*windowBytes)
-	if !head.Finite {
+	if !head.Finite && !c.scheme.checksValues() {
 		if i := kernels.IndexNonFinite(head.Values); i >= 0 {
-			return nil, c.valueError(e, i, head.Values[i], "only finite values can be stored", "")
+			return nil, c.valueError(e, i, head.Values[i], onlyFinite, "")
 		}
 	}
 	e.Outliers, e.OutlierChannels, e.OutlierEnds = e.Outliers[:0], e.OutlierChannels[:0], e.OutlierEnds[:0]
@@ -368,8 +396,8 @@ func (c *Coder) encodeFloats(e *Encoded, dst []byte, values []float32, first int
 	width := f.Bits / 8
 	for at := 0; at < len(values); at += pageElements {
 		page := values[at:min(at+pageElements, len(values))]
-		if f.overflow > 0 && kernels.AbsMax(page) >= f.overflow {
-			i := slices.IndexFunc(page, func(v float32) bool { return v >= f.overflow || v <= -f.overflow })
+		if f.overflow > 0 && !(kernels.AbsMax(page) < f.overflow) {
+			i := slices.IndexFunc(page, func(v float32) bool { return !(v > -f.overflow && v < f.overflow) })
 			return c.valueError(e, first*e.Dim+at+i, page[i], fmt.Sprintf("%s holds magnitudes below %g", f.Name, f.overflow), f.instead)
 		}
 		f.encode(dst[at*width:(at+len(page))*width], page)

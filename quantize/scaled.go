@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -102,8 +103,18 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 		c.setBook(e, calibration)
 	}
 	rowBytes := s.codeBytes(dim)
+	run := s.directRun(dim)
 	return s.eachBlock(rows, dim, func(row, end, scale, scaleEnd int) error {
 		block := values[row*dim : end*dim]
+		if run > 0 {
+			if c.runs == nil {
+				c.runs = new(kernels.RunEncoder)
+			}
+			if c.runs.Encode(e.Codes[row*rowBytes:end*rowBytes], e.Scales[2*scale:2*scaleEnd], block, run, s.Format.Bits) {
+				return nil
+			}
+			// What follows says what is wrong.
+		}
 		var out []bool
 		if s.has(Outlier) {
 			out = c.out[row*dim : end*dim]
@@ -124,6 +135,9 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 			}
 		} else {
 			c.ranges(block, dim)
+			if s.checksValues() && !c.finite(block) {
+				return errNonFinite
+			}
 		}
 		if s.has(Clip) {
 			c.clip(block, out, dim)
@@ -138,6 +152,31 @@ func (c *Coder) encodeScaled(e *Encoded, values []float32, calibration *Calibrat
 		c.encodeBlock(e.Codes[row*rowBytes:end*rowBytes], block, dim)
 		return nil
 	})
+}
+
+// errNonFinite says that a block holds a value that is not finite; Encode says which.
+var errNonFinite = errors.New("a value that is not finite")
+
+// finite reports whether the block is whose ranges were taken.
+func (c *Coder) finite(block []float32) bool {
+	if c.scheme.ranged() { // whose minima and maxima pass NaNs over
+		return kernels.IndexNonFinite(block) < 0
+	}
+	return kernels.AbsMax(c.hi) <= math.MaxFloat32
+}
+
+// directRun returns the length of the runs that one kernel takes the ranges of, scales
+// and encodes; 0 where the scheme needs more steps.
+func (s *Scheme) directRun(dim int) int {
+	run := s.Group
+	if run == 0 {
+		run = dim
+	}
+	if s.Format.Class != Integer || s.Format.Bits != 8 && s.Format.Bits != 4 || s.Zero != Sym || s.Meta != MetaF16 ||
+		s.Share != PerToken || len(s.Modifiers) > 0 || run%16 != 0 || dim%run != 0 {
+		return 0
+	}
+	return run
 }
 
 // ranged reports whether scales come from both ends of a range, not from the

@@ -323,6 +323,22 @@ func TestValueErrors(t *testing.T) {
 			t.Errorf("%g: %v", bad, err)
 		}
 	}
+	// What is not finite is named wherever it stands, also behind a scale that overflows.
+	for _, name := range []string{"f16", "bf16", "f32", "int8-token", "int4-token/16", "int8-channel", "int8-channel/32", "int4-asym-token", "int8-zp-channel/32", "int8-head", "e4m3-head", "e5m2-token", "int6-token"} {
+		for i, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1)), float32(math.Inf(1))} {
+			x := newTensor(1, 1500, 32, func(h, t, c int) float64 { return math.Sin(float64(t*c + 1)) })
+			at := []int{5, 32*600 + 31, len(x.heads[0]) - 1}[i]
+			x.heads[0][at] = bad
+			if at > 32 && name != "f32" {
+				x.heads[0][7] = 3e38
+			}
+			err := mustLookup(t, name).NewCoder().Encode(new(Encoded), Head{Index: 2, Dim: 32, Values: x.heads[0]}, nil)
+			var e *ValueError
+			if !errors.As(err, &e) || e.Head != 2 || e.Token != at/32 || e.Channel != at%32 || e.Reason != onlyFinite {
+				t.Errorf("%s, %g: %v", name, bad, err)
+			}
+		}
+	}
 	// 65519.99 rounds to 65504 and is held.
 	x := newTensor(1, 1, 1, func(h, t, c int) float64 { return 65519.99 })
 	if _, decoded := encodeAll(t, mustLookup(t, "f16"), x); decoded[0][0] != 65504 {
