@@ -250,7 +250,7 @@ type benchShape struct {
 }
 
 type benchRow struct {
-	Kernel          string   `json:"kernel"` // decode, dequantize-then-f16, encode, dequantize
+	Kernel          string   `json:"kernel"` // decode, dequantize-then-f16, dequantize, encode, encode-k, encode-k-frozen, …
 	Scheme          string   `json:"scheme"`
 	Path            string   `json:"path"` // fused-avx512, fused-avx2, generic
 	ISA             string   `json:"isa"`
@@ -431,8 +431,11 @@ func (b *bencher) fill(shape kernels.CacheShape, pair quantize.Pair) (*kernels.C
 
 // measure runs one kernel of one pair at one level for every number of threads.
 func (b *bencher) measure(ctx context.Context, pair quantize.Pair, level kernels.Level, kernel string) ([]benchRow, error) {
-	if kernel == "decode" {
+	switch kernel {
+	case "decode":
 		return b.measureDecode(ctx, pair, level)
+	case "encode":
+		return b.measureEncode(ctx, pair, level)
 	}
 	var rows []benchRow
 	for _, threads := range b.o.threads {
@@ -459,9 +462,9 @@ func (b *bencher) measure(ctx context.Context, pair quantize.Pair, level kernels
 	return rows, nil
 }
 
-// codecRun stores or restores a layer of values, its heads shared by threads.
+// codecRun restores a layer of values, its heads shared by threads.
 type codecRun struct {
-	bytes   int64 // read by one step: values to encode, stored bytes to decode
+	bytes   int64 // stored bytes that one step reads
 	step    func() error
 	decoder *kernels.Decoder
 	cache   *kernels.Cache
@@ -474,7 +477,24 @@ func (c *codecRun) close() {
 	}
 }
 
-// newCodecRun prepares encode, dequantize or dequantize-then-f16. Every head of both
+// shareOut runs the work of n units on threads goroutines.
+func shareOut(threads, n int, work func(thread, unit int) error) error {
+	failed := make([]error, threads)
+	var wait sync.WaitGroup
+	for t := range threads {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for i := t; i < n && failed[t] == nil; i += threads {
+				failed[t] = work(t, i)
+			}
+		}()
+	}
+	wait.Wait()
+	return errors.Join(failed...)
+}
+
+// newCodecRun prepares dequantize or dequantize-then-f16. Every head of both
 // sides has values of its own, so that a step streams them.
 func (b *bencher) newCodecRun(pair quantize.Pair, shape kernels.CacheShape, threads int, kernel string) (*codecRun, error) {
 	type unit struct {
@@ -510,37 +530,13 @@ func (b *bencher) newCodecRun(pair quantize.Pair, shape kernels.CacheShape, thre
 		if err := u.coder.Encode(&u.encoded, u.head, u.calibration); err != nil {
 			return nil, err
 		}
-		if kernel == "encode" {
-			c.bytes += 4 * int64(len(u.head.Values))
-		} else {
-			c.bytes += u.encoded.Size().Total()
-		}
+		c.bytes += u.encoded.Size().Total()
 		u.half = make([]byte, 2*len(u.head.Values))
 	}
 	each := func(work func(u *unit) error) error {
-		failed := make([]error, threads)
-		var wait sync.WaitGroup
-		for t := range threads {
-			wait.Add(1)
-			go func() {
-				defer wait.Done()
-				for i := t; i < len(units); i += threads {
-					if err := work(units[i]); err != nil {
-						failed[t] = err
-						return
-					}
-				}
-			}()
-		}
-		wait.Wait()
-		return errors.Join(failed...)
+		return shareOut(threads, len(units), func(_, i int) error { return work(units[i]) })
 	}
 	switch kernel {
-	case "encode":
-		c.step = func() error {
-			return each(func(u *unit) error { return u.coder.Encode(&u.encoded, u.head, u.calibration) })
-		}
-		return c, nil
 	case "dequantize":
 		c.step = func() error {
 			return each(func(u *unit) error { u.coder.Decode(u.head.Values, &u.encoded); return nil })
@@ -572,6 +568,145 @@ func (b *bencher) newCodecRun(pair quantize.Pair, shape kernels.CacheShape, thre
 		return c.decoder.Step(c.cache, out, q)
 	}
 	return c, nil
+}
+
+// measureEncode measures how fast float32 values are stored: as rows of codes with
+// their scales, which is what eval and encode make (encode), and as the pages of a
+// cache, keys and values on their own (encode-k, encode-v). Scales of a whole head or
+// column take a pass over all values first; what follows it, and what appending pages
+// under the prefill's scales costs, has rows of its own (encode-k-frozen, …).
+func (b *bencher) measureEncode(ctx context.Context, pair quantize.Pair, level kernels.Level) ([]benchRow, error) {
+	values, err := quantize.ParsePair("f32") // what a step reads must fit the level
+	if err != nil {
+		return nil, err
+	}
+	var rows []benchRow
+	for _, threads := range b.o.threads {
+		shape, err := b.shapeFor(values, level, threads)
+		if err != nil {
+			return nil, err
+		}
+		runs, err := b.encodeRuns(pair, shape, threads)
+		if err != nil {
+			return nil, err
+		}
+		defer runs.close()
+		m, err := b.meter(threads)
+		if err != nil {
+			return nil, err
+		}
+		for _, run := range runs.of {
+			f, err := m.Run(ctx, run.bytes, level, b.o.budget, run.step)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, rowOf(f, run.name, pair, shape.Tokens))
+		}
+	}
+	return rows, nil
+}
+
+// encodeRuns are ways to encode a layer.
+type encodeRuns struct {
+	of []struct {
+		name  string
+		bytes int64 // of the values
+		step  func() error
+	}
+	cache *kernels.Cache
+	free  []func()
+}
+
+func (r *encodeRuns) close() {
+	if r.cache != nil {
+		r.cache.Close()
+	}
+	for _, free := range r.free {
+		free()
+	}
+}
+
+// encodeRuns prepares what measureEncode measures. Every head of both sides has values
+// of its own, so that a step streams them.
+func (b *bencher) encodeRuns(pair quantize.Pair, shape kernels.CacheShape, threads int) (*encodeRuns, error) {
+	r := &encodeRuns{}
+	add := func(name string, bytes int, step func() error) {
+		r.of = append(r.of, struct {
+			name  string
+			bytes int64
+			step  func() error
+		}{name, int64(bytes), step})
+	}
+	dims := []int{shape.DimK, shape.DimV}
+	sides := []*quantize.Scheme{pair.K, pair.V}
+	var heads [2][]quantize.Head
+	var encoders [2][]*sideEncoder // one a thread
+	paged := true
+	for i, dim := range dims {
+		var rope *quantize.Rope
+		if i == 0 {
+			rope = benchRope(dim)
+		}
+		n := shape.Tokens * dim
+		all, free, err := kernels.MapFloats(shape.Heads * n)
+		if err != nil {
+			r.close()
+			return nil, err
+		}
+		r.free = append(r.free, free)
+		for h := range shape.Heads {
+			x := all[h*n : (h+1)*n]
+			copy(x, b.values[i])
+			heads[i] = append(heads[i], quantize.Head{Index: h, Dim: dim, Values: x, Heads: shape.Heads, Rope: rope})
+		}
+		for t := range threads {
+			e, err := newSideEncoder(sides[i], shape.Tokens, dim, rope)
+			if errors.Is(err, errNoCache) {
+				e, err, paged = &sideEncoder{scheme: sides[i], coder: sides[i].NewCoder()}, nil, false
+			}
+			if err == nil && t == 0 && sides[i].Calibrated() {
+				for _, h := range heads[i] {
+					err = errors.Join(err, e.coder.Observe(&e.calibration, h))
+				}
+			}
+			if err != nil {
+				r.close()
+				return nil, err
+			}
+			if t > 0 {
+				e.calibration = encoders[i][0].calibration
+			}
+			encoders[i] = append(encoders[i], e)
+		}
+	}
+	encoded := make([]quantize.Encoded, 2*shape.Heads)
+	add("encode", 4*shape.Heads*shape.Tokens*(shape.DimK+shape.DimV), func() error {
+		return shareOut(threads, len(encoded), func(t, i int) error {
+			e := encoders[i/shape.Heads][t]
+			return e.coder.Encode(&encoded[i], heads[i/shape.Heads][i%shape.Heads], e.calibrated())
+		})
+	})
+	if !paged {
+		return r, nil
+	}
+	var err error
+	if r.cache, err = kernels.NewCache(shape, encoders[0][0].format, encoders[1][0].format); err != nil {
+		r.close()
+		return nil, err
+	}
+	for i, side := range []string{"k", "v"} {
+		bytes := 4 * shape.Heads * shape.Tokens * dims[i]
+		add("encode-"+side, bytes, func() error {
+			return shareOut(threads, shape.Heads, func(t, h int) error { return encoders[i][t].fill(r.cache, i == 0, heads[i][h]) })
+		})
+		if !r.cache.Freezes(i == 0) || !encoders[i][0].takesRows(r.cache, i == 0) {
+			continue
+		}
+		add("encode-"+side+"-frozen", bytes, func() error {
+			return shareOut(threads, shape.Heads, func(_, h int) error { return r.cache.Refill(h, i == 0, heads[i][h].Values) })
+		})
+	}
+	return r, nil
 }
 
 // rowOf is a figure as a row.

@@ -74,7 +74,7 @@ func TestBenchKernels(t *testing.T) {
 	code, stdout, stderr := run("bench", "-q", "--format", "json", "--ctx", "128", "--model", "8b", "--threads", "2", "--time", "1ms",
 		"--scheme", "int8-tensor:int4-token", "--kernel", "decode,dequantize-then-f16,encode,dequantize")
 	var got benchJSON
-	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Rows) != 4 {
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Rows) != 6 {
 		t.Fatalf("exit %d, %v, %d rows, stderr %q", code, err, len(got.Rows), stderr)
 	}
 	if got.Geometry != (benchShape{KVHeads: 8, QueryHeads: 32, HeadDimK: 128, HeadDimV: 128}) {
@@ -84,13 +84,16 @@ func TestBenchKernels(t *testing.T) {
 		// 8 heads of 128 tokens: 128 + 64 bytes of codes and a scale a token of V, one
 		// scale for all of K; encoding reads 2·128 float32 a token instead.
 		want := int64(8*128*(128+64+2) + 2)
-		if r.Kernel == "encode" {
+		switch r.Kernel {
+		case "encode":
 			want = 8 * 128 * 2 * 128 * 4
+		case "encode-k", "encode-v":
+			want = 8 * 128 * 128 * 4
 		}
 		if r.Kernel == "decode" {
 			want += 7 * 2 // a paged cache keeps the scale with each head
 		}
-		if r.Kernel != benchKernels[i] || r.CacheBytes != want || r.UsPerToken <= 0 {
+		if r.Kernel != []string{"decode", "dequantize-then-f16", "encode", "encode-k", "encode-v", "dequantize"}[i] || r.CacheBytes != want || r.UsPerToken <= 0 {
 			t.Errorf("%s: %d bytes in %v us, want %d", r.Kernel, r.CacheBytes, r.UsPerToken, want)
 		}
 		if (r.ModelMs != nil) != (r.Kernel == "decode") {

@@ -104,11 +104,7 @@ func newSideEncoder(s *quantize.Scheme, tokens, dim int, rope *quantize.Rope) (*
 
 // encode encodes one head. Its result stands until the next call.
 func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
-	calibration := &e.calibration
-	if !e.scheme.Calibrated() {
-		calibration = nil
-	}
-	if err := e.coder.Encode(&e.encoded, h, calibration); err != nil {
+	if err := e.coder.Encode(&e.encoded, h, e.calibrated()); err != nil {
 		return kernels.Encoded{}, err
 	}
 	o := &e.out
@@ -155,6 +151,42 @@ func (e *sideEncoder) encode(h quantize.Head) (kernels.Encoded, error) {
 		o.Offsets = e.encoded.BiasValues(o.Offsets)
 	}
 	return *o, nil
+}
+
+// calibrated returns what the heads have in common, nil where the scheme needs none.
+func (e *sideEncoder) calibrated() *quantize.Calibration {
+	if !e.scheme.Calibrated() {
+		return nil
+	}
+	return &e.calibration
+}
+
+// takesRows says whether the cache encodes values of this side by itself: its rule is
+// then the scheme's.
+func (e *sideEncoder) takesRows(cache *kernels.Cache, key bool) bool {
+	s := e.scheme
+	if len(s.Modifiers) > 0 || !cache.TakesRows(key) {
+		return false
+	}
+	return s.Format.Class == quantize.Plain || s.Format.Class == quantize.Integer && s.Share != quantize.PerTensor && s.Meta != quantize.MetaBF16
+}
+
+// fill stores one head in a cache.
+func (e *sideEncoder) fill(cache *kernels.Cache, key bool, h quantize.Head) error {
+	store := cache.FillValues
+	if key {
+		store = cache.FillKeys
+	}
+	tokens := len(h.Values) / h.Dim
+	if e.takesRows(cache, key) && store(h.Index, tokens, kernels.Encoded{Rows: h.Values}) == nil {
+		return nil
+	}
+	// What the cache refused, the coder refuses too, and says which value it is.
+	encoded, err := e.encode(h)
+	if err != nil {
+		return err
+	}
+	return store(h.Index, tokens, encoded)
 }
 
 // resize returns a slice of n elements, in s's memory if it is large enough.
@@ -204,21 +236,14 @@ func fillCache(shape kernels.CacheShape, pair quantize.Pair, rope *quantize.Rope
 		return nil, err
 	}
 	for h := range shape.Heads {
-		var encoded [2]kernels.Encoded
 		for i, side := range sides {
-			if err = read(values[i], i == 0, h); err != nil {
-				break
+			if err = read(values[i], i == 0, h); err == nil {
+				err = side.fill(cache, i == 0, quantize.Head{Index: h, Dim: dims[i], Values: values[i], Rope: side.rope})
 			}
-			if encoded[i], err = side.encode(quantize.Head{Index: h, Dim: dims[i], Values: values[i], Rope: side.rope}); err != nil {
-				break
+			if err != nil {
+				cache.Close()
+				return nil, err
 			}
-		}
-		if err == nil {
-			err = cache.Fill(h, shape.Tokens, encoded[0], encoded[1])
-		}
-		if err != nil {
-			cache.Close()
-			return nil, err
 		}
 	}
 	return cache, nil
