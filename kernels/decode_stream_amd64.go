@@ -48,7 +48,7 @@ type blockCalls struct {
 	softmaxHalf               softmaxHalfFunc
 	foldHalf                  foldHalfFunc
 	q, x, unit, add, top, sum *float32
-	o, offsets                *float32
+	o, offsets, share         *float32
 	coef                      *byte
 	bias                      *int32
 }
@@ -72,8 +72,12 @@ func streams(k, v *side) bool {
 		}
 	}
 	switch keyPathOf(k) {
-	case keyScaled, keyGroups:
+	case keyScaled:
 		return false
+	case keyGroups:
+		if !k.halves() {
+			return false
+		}
 	case keyChannel:
 		if !k.halves() || k.layout.reduced%blockWide != 0 {
 			return false
@@ -147,8 +151,15 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 				b.floatScore(z, (*byte)(kCodes), b.x, row, 2, kSteps)
 			case keyHalf:
 				b.scoreHalf(z, (*byte)(kCodes), b.coef, row, b.bias, b.unit, (*byte)(kMeta), 2, kSteps)
-				if len(w.k.segments) > 1 {
-					b.scoreGroups(w, kMeta, kCodes)
+				for i := 1; i < len(w.k.segments); i++ {
+					b.scoreGroup(w, i, kMeta, kCodes)
+				}
+			case keyGroups:
+				b.scoreHalf(z, (*byte)(kCodes), b.coef, row, b.bias, b.unit, (*byte)(kMeta), 2, kSteps)
+				t.addOffsets(w, b, k, 0, kMeta)
+				for i := 1; i < len(w.k.segments); i++ {
+					b.scoreGroup(w, i, kMeta, kCodes)
+					t.addOffsets(w, b, k, i, kMeta)
 				}
 			case keyChannel:
 				for i := range w.k.segments {
@@ -214,22 +225,28 @@ func (t *streamTable) calls(w *decodeWorker, b *blockState) blockCalls {
 	}
 	mustHold(len(b.q) >= rows(b.heads, w.row, w.k.reduced) && len(b.x) >= rows(b.heads, w.row, w.k.reduced) && len(b.coef) >= 2*b.heads*w.row && w.row >= w.k.reduced &&
 		len(b.bias) >= len(w.k.segments)*headBlock && len(b.unit) >= headBlock && len(b.add) >= headBlock && len(b.top) >= headBlock &&
-		len(b.sum) >= b.heads*laneWidth && len(b.o) >= w.v.lanes*headBlock && len(b.offsets) >= w.v.sets*headBlock*laneWidth)
+		len(b.sum) >= b.heads*laneWidth && len(b.o) >= w.v.lanes*headBlock && len(b.offsets) >= w.v.sets*headBlock*laneWidth && len(b.share) >= len(w.k.segments)*headBlock)
 	return blockCalls{
 		heads: b.heads, unitBytes: k.unit,
 		score: k.score[n], scoreHalf: k.scoreHalf[n], scoreHalfAdd: k.scoreHalfAdd[n], floatScore: kFloat.score[n],
 		value: [2]scoreFunc{v.value[0][n], v.value[1][n]}, floatValue: [2]floatValueFunc{vFloat.value[0][n], vFloat.value[1][n]},
 		softmax: t.softmax[n], softmaxFold: t.softmaxFold[n], softmaxHalf: t.softmaxHalf[n], foldHalf: t.foldHalf[n],
-		q: &b.q[0], x: &b.x[0], unit: &b.unit[0], add: &b.add[0], top: &b.top[0], sum: &b.sum[0], o: &b.o[0], offsets: &b.offsets[0], coef: &b.coef[0], bias: &b.bias[0],
+		q: &b.q[0], x: &b.x[0], unit: &b.unit[0], add: &b.add[0], top: &b.top[0], sum: &b.sum[0], o: &b.o[0], offsets: &b.offsets[0], share: &b.share[0], coef: &b.coef[0], bias: &b.bias[0],
 	}
 }
 
-// scoreGroups adds to the scores what the groups of channels behind the first give.
-func (b *blockCalls) scoreGroups(w *decodeWorker, meta, codes unsafe.Pointer) {
-	for i := 1; i < len(w.k.segments); i++ {
-		s := &w.k.segments[i]
-		b.scoreHalfAdd(&w.z[0], (*byte)(unsafe.Add(codes, s.codes)), (*byte)(unsafe.Add(unsafe.Pointer(b.coef), s.first*b.unitBytes)), w.row,
-			(*int32)(unsafe.Add(unsafe.Pointer(b.bias), 4*headBlock*i)), b.unit, (*byte)(unsafe.Add(meta, 2*pageTokens*i)), 2, s.steps)
+// scoreGroup adds to the scores what the i-th group of channels gives.
+func (b *blockCalls) scoreGroup(w *decodeWorker, i int, meta, codes unsafe.Pointer) {
+	s := &w.k.segments[i]
+	b.scoreHalfAdd(&w.z[0], (*byte)(unsafe.Add(codes, s.codes)), (*byte)(unsafe.Add(unsafe.Pointer(b.coef), s.first*b.unitBytes)), w.row,
+		(*int32)(unsafe.Add(unsafe.Pointer(b.bias), 4*headBlock*i)), b.unit, (*byte)(unsafe.Add(meta, 2*pageTokens*i)), 2, s.steps)
+}
+
+// addOffsets adds to the scores the offsets of the i-th group of channels.
+func (t *streamTable) addOffsets(w *decodeWorker, b *blockCalls, k *side, i int, meta unsafe.Pointer) {
+	offset := t.offsets(w, k, i*pageTokens, pageTokens, meta)
+	for h := range b.heads {
+		t.merge(floatAt(&w.z[0], h*pageTokens), offset, 1, *floatAt(b.share, i*headBlock+h), pageTokens)
 	}
 }
 

@@ -29,6 +29,8 @@ func TestStream(t *testing.T) {
 		{int4(ShareChannel, 128, ZeroSym), int4(ShareToken, 64, ZeroSym)},
 		{int4(ShareChannel, 128, ZeroAsym), {Codec: CodecF16}},
 		{int4(ShareChannel, 32, ZeroAsym), int4(ShareToken, 32, ZeroAsym)},
+		{int4(ShareToken, 32, ZeroAsym), int8(ShareToken, 0, ZeroAsym)},
+		{int8(ShareToken, 0, ZeroAsym), int4(ShareToken, 64, ZeroAsym)},
 	}
 	eachBackend(t, func(t *testing.T) {
 		if active.Load().decode.stream == nil {
