@@ -197,7 +197,7 @@ func reserveSGLang(req Request) (Reservation, error) {
 	if windowed {
 		detail("swa_tokens", "tokens of the windowed pool", small)
 	}
-	r.Details = append(r.Details, Detail{"concurrency", fmt.Sprintf("sequences of %d tokens", req.Context), roundTo(float64(tokens)/float64(req.Context), 2)})
+	r.Details = append(r.Details, Detail{"concurrency", fmt.Sprintf("sequences of %s tokens", thousands(req.Context)), roundTo(float64(tokens)/float64(req.Context), 2)})
 	detail("k_pool_bytes", "K size of a rank", pools.k)
 	detail("v_pool_bytes", "V size of a rank", pools.v)
 	detail("swa_k_pool_bytes", "K size of a rank, windowed layers", pools.windowK)

@@ -83,7 +83,7 @@ func reserveTRTLLM(req Request) (Reservation, error) {
 	r.Details = []Detail{
 		{"blocks", "blocks", whole},
 		{"tokens", "tokens of the blocks", tokens},
-		{"concurrency", fmt.Sprintf("sequences of %d tokens", req.Context), roundTo(float64(whole)/float64(ceilDiv(req.Context, block)), 2)},
+		{"concurrency", fmt.Sprintf("sequences of %s tokens", thousands(req.Context)), roundTo(float64(whole)/float64(ceilDiv(req.Context, block)), 2)},
 	}
 	return r, c.err
 }

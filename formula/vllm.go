@@ -421,7 +421,7 @@ func vllmDetails(plan vllmPlan, model vllmModel, blocks []int64, total int64) []
 		d = append(d,
 			Detail{"blocks", "blocks", plan.numBlocks},
 			Detail{"tokens", "GPU KV cache size (tokens)", plan.tokens},
-			Detail{"concurrency", fmt.Sprintf("maximum concurrency for %d tokens", plan.maxModelLen), roundTo(plan.concurrency, 2)},
+			Detail{"concurrency", fmt.Sprintf("maximum concurrency for %s tokens", thousands(plan.maxModelLen)), roundTo(plan.concurrency, 2)},
 			Detail{"max_model_len", "max-model-len (tokens)", plan.maxModelLen})
 	}
 	if r := plan.refusal; r != nil && r.estimate > 0 {
