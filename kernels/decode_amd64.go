@@ -37,6 +37,25 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueBF16x1x1AVX2, valueBF16x2x1AVX2, valueBF16x3x1AVX2, valueBF16x4x1AVX2}, {valueBF16x1x2AVX2, valueBF16x2x2AVX2, valueBF16x3x2AVX2, valueBF16x4x2AVX2}},
 	}
 	k.bf16 = bf16.tiles()
+	e4m3 := floatAssembly{
+		size:  1,
+		score: [headBlock]floatScoreFunc{scoreE4M3x1x2AVX2, scoreE4M3x2x2AVX2, scoreE4M3x3x2AVX2, scoreE4M3x4x2AVX2},
+		value: [2][headBlock]floatValueFunc{{valueE4M3x1x1AVX2, valueE4M3x2x1AVX2, valueE4M3x3x1AVX2, valueE4M3x4x1AVX2}, {valueE4M3x1x2AVX2, valueE4M3x2x2AVX2, valueE4M3x3x2AVX2, valueE4M3x4x2AVX2}},
+	}
+	e5m2 := floatAssembly{
+		size:  1,
+		score: [headBlock]floatScoreFunc{scoreE5M2x1x2AVX2, scoreE5M2x2x2AVX2, scoreE5M2x3x2AVX2, scoreE5M2x4x2AVX2},
+		value: [2][headBlock]floatValueFunc{{valueE5M2x1x1AVX2, valueE5M2x2x1AVX2, valueE5M2x3x1AVX2, valueE5M2x4x1AVX2}, {valueE5M2x1x2AVX2, valueE5M2x2x2AVX2, valueE5M2x3x2AVX2, valueE5M2x4x2AVX2}},
+	}
+	k.e4m3, k.e5m2 = e4m3.tiles(), e5m2.tiles()
+	k.levels = levelsAssembly{
+		unit:         2,
+		sums:         [2][headBlock]levelsSumsFunc{{tileLevelsx1x1AVX2, tileLevelsx2x1AVX2, tileLevelsx3x1AVX2, tileLevelsx4x1AVX2}, {tileLevelsx1x2AVX2, tileLevelsx2x2AVX2, tileLevelsx3x2AVX2, tileLevelsx4x2AVX2}},
+		score:        [headBlock]levelsScoreFunc{scoreLevelsx1x2AVX2, scoreLevelsx2x2AVX2, scoreLevelsx3x2AVX2, scoreLevelsx4x2AVX2},
+		scoreHalf:    [headBlock]levelsHalfFunc{scoreHalfLevelsx1x2AVX2, scoreHalfLevelsx2x2AVX2, scoreHalfLevelsx3x2AVX2, scoreHalfLevelsx4x2AVX2},
+		scoreHalfAdd: [headBlock]levelsHalfFunc{scoreHalfAddLevelsx1x2AVX2, scoreHalfAddLevelsx2x2AVX2, scoreHalfAddLevelsx3x2AVX2, scoreHalfAddLevelsx4x2AVX2},
+		value:        [2][headBlock]levelsScoreFunc{{valueLevelsx1x1AVX2, valueLevelsx2x1AVX2, valueLevelsx3x1AVX2, valueLevelsx4x1AVX2}, {valueLevelsx1x2AVX2, valueLevelsx2x2AVX2, valueLevelsx3x2AVX2, valueLevelsx4x2AVX2}},
+	}.tiles
 	expandAVX2.into(&k)
 	k.f32 = floatAssembly{
 		size:  4,
@@ -44,7 +63,7 @@ func avx2Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX2, valueF32x2x1AVX2, valueF32x3x1AVX2, valueF32x4x1AVX2}, {valueF32x1x2AVX2, valueF32x2x2AVX2, valueF32x3x2AVX2, valueF32x4x2AVX2}},
 	}.tiles()
 	table := &streamTable{
-		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX2, widen: widenAVX2, merge: mergeAVX2, laneDot: laneDotAVX2,
+		int8: int8, int4: int4, f16: f16, bf16: bf16, e4m3: e4m3, e5m2: e5m2, fetch: fetchAVX2, widen: widenAVX2, merge: mergeAVX2, laneDot: laneDotAVX2,
 		softmax:     [headBlock]softmaxFunc{softmaxAVX2, softmaxAVX2, softmaxAVX2, softmaxAVX2},
 		softmaxFold: [headBlock]softmaxFoldFunc{softmaxFoldPlainAVX2, softmaxFoldPlainAVX2, softmaxFoldPlainAVX2, softmaxFoldPlainAVX2},
 		softmaxHalf: [headBlock]softmaxHalfFunc{softmaxFoldHalfAVX2, softmaxFoldHalfAVX2, softmaxFoldHalfAVX2, softmaxFoldHalfAVX2},
@@ -79,7 +98,7 @@ func avx2Decode(k decodeKernels) decodeKernels {
 	k.addChain = addChainAVX2
 	k.widen = widenBy(widenAVX2)
 	k.foldHalf = halfFold(k.widen, k.fold)
-	k.fetch = fetchBy(fetchAVX2)
+	k.fetch, k.fetchFar = fetchBy(fetchAVX2), fetchBy(fetchFarAVX2)
 	k.merge = mergeBy(mergeAVX2)
 	k.multiply = rowBy(multiplyAVX2, multiplyGeneric)
 	k.divide = rowBy(divideAVX2, divideGeneric)
@@ -118,6 +137,25 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueBF16x1x1AVX512, valueBF16x2x1AVX512, valueBF16x3x1AVX512, valueBF16x4x1AVX512}, {valueBF16x1x2AVX512, valueBF16x2x2AVX512, valueBF16x3x2AVX512, valueBF16x4x2AVX512}},
 	}
 	k.bf16 = bf16.tiles()
+	e4m3 := floatAssembly{
+		size:  1,
+		score: [headBlock]floatScoreFunc{scoreE4M3x1x2AVX512, scoreE4M3x2x2AVX512, scoreE4M3x3x2AVX512, scoreE4M3x4x2AVX512},
+		value: [2][headBlock]floatValueFunc{{valueE4M3x1x1AVX512, valueE4M3x2x1AVX512, valueE4M3x3x1AVX512, valueE4M3x4x1AVX512}, {valueE4M3x1x2AVX512, valueE4M3x2x2AVX512, valueE4M3x3x2AVX512, valueE4M3x4x2AVX512}},
+	}
+	e5m2 := floatAssembly{
+		size:  1,
+		score: [headBlock]floatScoreFunc{scoreE5M2x1x2AVX512, scoreE5M2x2x2AVX512, scoreE5M2x3x2AVX512, scoreE5M2x4x2AVX512},
+		value: [2][headBlock]floatValueFunc{{valueE5M2x1x1AVX512, valueE5M2x2x1AVX512, valueE5M2x3x1AVX512, valueE5M2x4x1AVX512}, {valueE5M2x1x2AVX512, valueE5M2x2x2AVX512, valueE5M2x3x2AVX512, valueE5M2x4x2AVX512}},
+	}
+	k.e4m3, k.e5m2 = e4m3.tiles(), e5m2.tiles()
+	k.levels = levelsAssembly{
+		unit:         1,
+		sums:         [2][headBlock]levelsSumsFunc{{tileLevelsx1x1AVX512, tileLevelsx2x1AVX512, tileLevelsx3x1AVX512, tileLevelsx4x1AVX512}, {tileLevelsx1x2AVX512, tileLevelsx2x2AVX512, tileLevelsx3x2AVX512, tileLevelsx4x2AVX512}},
+		score:        [headBlock]levelsScoreFunc{scoreLevelsx1x2AVX512, scoreLevelsx2x2AVX512, scoreLevelsx3x2AVX512, scoreLevelsx4x2AVX512},
+		scoreHalf:    [headBlock]levelsHalfFunc{scoreHalfLevelsx1x2AVX512, scoreHalfLevelsx2x2AVX512, scoreHalfLevelsx3x2AVX512, scoreHalfLevelsx4x2AVX512},
+		scoreHalfAdd: [headBlock]levelsHalfFunc{scoreHalfAddLevelsx1x2AVX512, scoreHalfAddLevelsx2x2AVX512, scoreHalfAddLevelsx3x2AVX512, scoreHalfAddLevelsx4x2AVX512},
+		value:        [2][headBlock]levelsScoreFunc{{valueLevelsx1x1AVX512, valueLevelsx2x1AVX512, valueLevelsx3x1AVX512, valueLevelsx4x1AVX512}, {valueLevelsx1x2AVX512, valueLevelsx2x2AVX512, valueLevelsx3x2AVX512, valueLevelsx4x2AVX512}},
+	}.tiles
 	expandAVX512.into(&k)
 	k.f32 = floatAssembly{
 		size:  4,
@@ -125,7 +163,7 @@ func avx512Decode(k decodeKernels) decodeKernels {
 		value: [2][headBlock]floatValueFunc{{valueF32x1x1AVX512, valueF32x2x1AVX512, valueF32x3x1AVX512, valueF32x4x1AVX512}, {valueF32x1x2AVX512, valueF32x2x2AVX512, valueF32x3x2AVX512, valueF32x4x2AVX512}},
 	}.tiles()
 	table := &streamTable{
-		int8: int8, int4: int4, f16: f16, bf16: bf16, fetch: fetchAVX512, widen: widenAVX512, merge: mergeAVX512, laneDot: laneDotAVX512,
+		int8: int8, int4: int4, f16: f16, bf16: bf16, e4m3: e4m3, e5m2: e5m2, fetch: fetchAVX512, widen: widenAVX512, merge: mergeAVX512, laneDot: laneDotAVX512,
 		softmax:     [headBlock]softmaxFunc{softmaxx1AVX512, softmaxx2AVX512, softmaxx3AVX512, softmaxx4AVX512},
 		softmaxFold: [headBlock]softmaxFoldFunc{softmaxPlainx1AVX512, softmaxPlainx2AVX512, softmaxPlainx3AVX512, softmaxPlainx4AVX512},
 		softmaxHalf: [headBlock]softmaxHalfFunc{softmaxHalfx1AVX512, softmaxHalfx2AVX512, softmaxHalfx3AVX512, softmaxHalfx4AVX512},
@@ -179,7 +217,7 @@ func avx512Decode(k decodeKernels) decodeKernels {
 			len(x) >= rows(heads, row, n) && len(half) >= 2*n)
 		table.foldHalf[heads-1](&coef[0], plane, &units[0], &bias[0], &x[0], &half[0], row, limit, centre, n)
 	}
-	k.fetch = fetchBy(fetchAVX512)
+	k.fetch, k.fetchFar = fetchBy(fetchAVX512), fetchBy(fetchFarAVX512)
 	k.merge = mergeBy(mergeAVX512)
 	k.multiply = rowBy(multiplyAVX512, multiplyGeneric)
 	k.divide = rowBy(divideAVX512, divideGeneric)
@@ -209,3 +247,44 @@ var ones = func() (w [maxDim]int32) {
 	}
 	return w
 }()
+
+type (
+	levelsSumsFunc  = func(sums *int32, codes, coef *byte, plane int, bias *int32, levels *byte, blocks, steps int)
+	levelsScoreFunc = func(out *float32, codes, coef *byte, plane int, bias *int32, one, two *float32, levels *byte, blocks, steps int)
+	levelsHalfFunc  = func(out *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale, levels *byte, blocks, steps int)
+)
+
+// levelsAssembly is intAssembly for codes that stand for the integers of a table.
+type levelsAssembly struct {
+	unit                    int
+	sums                    [2][headBlock]levelsSumsFunc
+	score                   [headBlock]levelsScoreFunc
+	scoreHalf, scoreHalfAdd [headBlock]levelsHalfFunc
+	value                   [2][headBlock]levelsScoreFunc
+}
+
+// tiles binds the tiles to a table.
+func (a levelsAssembly) tiles(table *[16]uint8) intTiles {
+	score := func(f levelsScoreFunc) scoreFunc {
+		return func(out *float32, codes, coef *byte, plane int, bias *int32, one, two *float32, blocks, steps int) {
+			f(out, codes, coef, plane, bias, one, two, &table[0], blocks, steps)
+		}
+	}
+	half := func(f levelsHalfFunc) scoreHalfFunc {
+		return func(out *float32, codes, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks, steps int) {
+			f(out, codes, coef, plane, bias, unit, scale, &table[0], blocks, steps)
+		}
+	}
+	t := intAssembly{step: 8, unit: a.unit}
+	for h := range headBlock {
+		t.score[h], t.scoreHalf[h], t.scoreHalfAdd[h] = score(a.score[h]), half(a.scoreHalf[h]), half(a.scoreHalfAdd[h])
+		for lines := range 2 {
+			f := a.sums[lines][h]
+			t.sums[lines][h] = func(sums *int32, codes, coef *byte, plane int, bias *int32, blocks, steps int) {
+				f(sums, codes, coef, plane, bias, &table[0], blocks, steps)
+			}
+			t.value[lines][h] = score(a.value[lines][h])
+		}
+	}
+	return t.tiles()
+}

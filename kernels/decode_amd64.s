@@ -2437,6 +2437,1490 @@ step1:
 	VZEROUPPER
 	RET
 
+// func tileLevelsx1x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx1x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R8, R9
+
+step:
+	VMOVDQU32     (CX), Z4
+	VPANDD        Z1, Z4, Z5
+	VPSRLW        $0x04, Z4, Z4
+	VPANDD        Z1, Z4, Z4
+	VPSHUFB       Z5, Z0, Z5
+	VPSHUFB       Z4, Z0, Z4
+	VPDPBUSD.BCST (DX), Z5, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z5, Z3
+	VPDPBUSD.BCST 4(DX), Z4, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z4, Z3
+	ADDQ          $0x08, DX
+	ADDQ          $0x00000040, CX
+	DECQ          R9
+	JNZ           step
+	MOVQ          R8, R9
+	SHLQ          $0x03, R9
+	SUBQ          R9, DX
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VMOVUPS       Z2, (AX)
+	ADDQ          $0x00000040, AX
+	DECQ          DI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx1x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tileLevelsx1x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R8, BX
+
+step0:
+	VMOVDQU      (CX), Y3
+	VMOVDQU      32(CX), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (CX), Y3
+	VMOVDQU      32(CX), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000040, CX
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R8, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	ADDQ         $0x00000040, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx1x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx1x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	MOVQ        R8, R9
+
+step:
+	VMOVDQU32    (CX), Z6
+	VPANDD       Z1, Z6, Z7
+	VPSRLW       $0x04, Z6, Z6
+	VPANDD       Z1, Z6, Z6
+	VPSHUFB      Z7, Z0, Z7
+	VPSHUFB      Z6, Z0, Z6
+	VMOVDQU32    64(CX), Z8
+	VPANDD       Z1, Z8, Z9
+	VPSRLW       $0x04, Z8, Z8
+	VPANDD       Z1, Z8, Z8
+	VPSHUFB      Z9, Z0, Z9
+	VPSHUFB      Z8, Z0, Z8
+	VPBROADCASTD (DX), Z10
+	VPDPBUSD     Z10, Z7, Z2
+	VPDPBUSD     Z10, Z9, Z4
+	VPBROADCASTD (DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z7, Z3
+	VPDPBUSD     Z10, Z9, Z5
+	VPBROADCASTD 4(DX), Z7
+	VPDPBUSD     Z7, Z6, Z2
+	VPDPBUSD     Z7, Z8, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z7
+	VPDPBUSD     Z7, Z6, Z3
+	VPDPBUSD     Z7, Z8, Z5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x03, R9
+	SUBQ         R9, DX
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·tileLevelsx1x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R8, BX
+	MOVQ         CX, R9
+
+step0:
+	PREFETCHT0   64(R9)
+	VMOVDQU      (R9), Y3
+	VMOVDQU      32(R9), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (R9), Y3
+	VMOVDQU      32(R9), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R9
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R8, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R8, BX
+
+step1:
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R8, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VMOVUPS      Y1, 64(AX)
+	VMOVUPS      Y2, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx1x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx1x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32     (CX), Z4
+	VPANDD        Z1, Z4, Z5
+	VPSRLW        $0x04, Z4, Z4
+	VPANDD        Z1, Z4, Z4
+	VPSHUFB       Z5, Z0, Z5
+	VPSHUFB       Z4, Z0, Z4
+	VPDPBUSD.BCST (DX), Z5, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z5, Z3
+	VPDPBUSD.BCST 4(DX), Z4, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z4, Z3
+	ADDQ          $0x08, DX
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	MOVQ          R10, R11
+	SHLQ          $0x03, R11
+	SUBQ          R11, DX
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  (R8), Z4
+	VMULPS        Z4, Z2, Z2
+	VBROADCASTSS  (DI), Z4
+	VMULPS        (AX), Z4, Z4
+	VADDPS        Z2, Z4, Z2
+	VMOVUPS       Z2, (AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx1x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueLevelsx1x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+
+step0:
+	VMOVDQU      (CX), Y3
+	VMOVDQU      32(CX), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (CX), Y3
+	VMOVDQU      32(CX), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000040, CX
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y3
+	VMULPS       Y3, Y1, Y1
+	VBROADCASTSS (DI), Y3
+	VMULPS       (AX), Y3, Y3
+	VADDPS       Y1, Y3, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx1x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx1x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z6
+	VPANDD       Z1, Z6, Z7
+	VPSRLW       $0x04, Z6, Z6
+	VPANDD       Z1, Z6, Z6
+	VPSHUFB      Z7, Z0, Z7
+	VPSHUFB      Z6, Z0, Z6
+	VMOVDQU32    64(CX), Z8
+	VPANDD       Z1, Z8, Z9
+	VPSRLW       $0x04, Z8, Z8
+	VPANDD       Z1, Z8, Z8
+	VPSHUFB      Z9, Z0, Z9
+	VPSHUFB      Z8, Z0, Z8
+	VPBROADCASTD (DX), Z10
+	VPDPBUSD     Z10, Z7, Z2
+	VPDPBUSD     Z10, Z9, Z4
+	VPBROADCASTD (DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z7, Z3
+	VPDPBUSD     Z10, Z9, Z5
+	VPBROADCASTD 4(DX), Z7
+	VPDPBUSD     Z7, Z6, Z2
+	VPDPBUSD     Z7, Z8, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z7
+	VPDPBUSD     Z7, Z6, Z3
+	VPDPBUSD     Z7, Z8, Z5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (R8), Z6
+	VMULPS       Z6, Z2, Z2
+	VBROADCASTSS (DI), Z6
+	VMULPS       (AX), Z6, Z6
+	VADDPS       Z2, Z6, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (R8), Z6
+	VMULPS       Z6, Z4, Z4
+	VBROADCASTSS (DI), Z6
+	VMULPS       64(AX), Z6, Z6
+	VADDPS       Z4, Z6, Z4
+	VMOVUPS      Z4, 64(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·valueLevelsx1x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	PREFETCHT0   64(R11)
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y3
+	VMULPS       Y3, Y1, Y1
+	VBROADCASTSS (DI), Y3
+	VMULPS       (AX), Y3, Y3
+	VADDPS       Y1, Y3, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y3
+	VMULPS       Y3, Y1, Y1
+	VBROADCASTSS (DI), Y3
+	VMULPS       64(AX), Y3, Y3
+	VADDPS       Y1, Y3, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       96(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 96(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreLevelsx1x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            add+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z6
+	VPANDD       Z1, Z6, Z7
+	VPSRLW       $0x04, Z6, Z6
+	VPANDD       Z1, Z6, Z6
+	VPSHUFB      Z7, Z0, Z7
+	VPSHUFB      Z6, Z0, Z6
+	VMOVDQU32    64(CX), Z8
+	VPANDD       Z1, Z8, Z9
+	VPSRLW       $0x04, Z8, Z8
+	VPANDD       Z1, Z8, Z8
+	VPSHUFB      Z9, Z0, Z9
+	VPSHUFB      Z8, Z0, Z8
+	VPBROADCASTD (DX), Z10
+	VPDPBUSD     Z10, Z7, Z2
+	VPDPBUSD     Z10, Z9, Z4
+	VPBROADCASTD (DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z7, Z3
+	VPDPBUSD     Z10, Z9, Z5
+	VPBROADCASTD 4(DX), Z7
+	VPDPBUSD     Z7, Z6, Z2
+	VPDPBUSD     Z7, Z8, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z7
+	VPDPBUSD     Z7, Z6, Z3
+	VPDPBUSD     Z7, Z8, Z5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z6
+	VMULPS       Z6, Z2, Z2
+	VBROADCASTSS (R8), Z6
+	VADDPS       Z6, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z6
+	VMULPS       Z6, Z4, Z4
+	VBROADCASTSS (R8), Z6
+	VADDPS       Z6, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·scoreLevelsx1x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           add+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	PREFETCHT0   64(R11)
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y1, Y1
+	VBROADCASTSS (R8), Y3
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y1, Y1
+	VBROADCASTSS (R8), Y3
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreHalfLevelsx1x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z6
+	VPANDD       Z1, Z6, Z7
+	VPSRLW       $0x04, Z6, Z6
+	VPANDD       Z1, Z6, Z6
+	VPSHUFB      Z7, Z0, Z7
+	VPSHUFB      Z6, Z0, Z6
+	VMOVDQU32    64(CX), Z8
+	VPANDD       Z1, Z8, Z9
+	VPSRLW       $0x04, Z8, Z8
+	VPANDD       Z1, Z8, Z8
+	VPSHUFB      Z9, Z0, Z9
+	VPSHUFB      Z8, Z0, Z8
+	VPBROADCASTD (DX), Z10
+	VPDPBUSD     Z10, Z7, Z2
+	VPDPBUSD     Z10, Z9, Z4
+	VPBROADCASTD (DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z7, Z3
+	VPDPBUSD     Z10, Z9, Z5
+	VPBROADCASTD 4(DX), Z7
+	VPDPBUSD     Z7, Z6, Z2
+	VPDPBUSD     Z7, Z8, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z7
+	VPDPBUSD     Z7, Z6, Z3
+	VPDPBUSD     Z7, Z8, Z5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z6
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z7
+	VMULPS       Z7, Z2, Z2
+	VMULPS       Z6, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z6
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z7
+	VMULPS       Z7, Z4, Z4
+	VMULPS       Z6, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfLevelsx1x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	PREFETCHT0   64(R11)
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    (R8), Y3
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    32(R8), Y3
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAddLevelsx1x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	MOVQ        R10, R11
+
+step:
+	VMOVDQU32    (CX), Z6
+	VPANDD       Z1, Z6, Z7
+	VPSRLW       $0x04, Z6, Z6
+	VPANDD       Z1, Z6, Z6
+	VPSHUFB      Z7, Z0, Z7
+	VPSHUFB      Z6, Z0, Z6
+	VMOVDQU32    64(CX), Z8
+	VPANDD       Z1, Z8, Z9
+	VPSRLW       $0x04, Z8, Z8
+	VPANDD       Z1, Z8, Z8
+	VPSHUFB      Z9, Z0, Z9
+	VPSHUFB      Z8, Z0, Z8
+	VPBROADCASTD (DX), Z10
+	VPDPBUSD     Z10, Z7, Z2
+	VPDPBUSD     Z10, Z9, Z4
+	VPBROADCASTD (DX)(BX*1), Z10
+	VPDPBUSD     Z10, Z7, Z3
+	VPDPBUSD     Z10, Z9, Z5
+	VPBROADCASTD 4(DX), Z7
+	VPDPBUSD     Z7, Z6, Z2
+	VPDPBUSD     Z7, Z8, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z7
+	VPDPBUSD     Z7, Z6, Z3
+	VPDPBUSD     Z7, Z8, Z5
+	ADDQ         $0x08, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R10, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z6
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z7
+	VMULPS       Z7, Z2, Z2
+	VMULPS       Z6, Z2, Z2
+	VADDPS       (AX), Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z6
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z7
+	VMULPS       Z7, Z4, Z4
+	VMULPS       Z6, Z4, Z4
+	VADDPS       64(AX), Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfAddLevelsx1x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+	MOVQ         CX, R11
+
+step0:
+	PREFETCHT0   64(R11)
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (R11), Y3
+	VMOVDQU      32(R11), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R11
+	DECQ         BX
+	JNZ          step0
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    (R8), Y3
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VADDPS       (AX), Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       32(AX), Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	MOVQ         R10, BX
+
+step1:
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD (DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      64(CX), Y3
+	VMOVDQU      96(CX), Y4
+	VPSRLW       $0x04, Y3, Y3
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y3, Y3
+	VPSHUFB      Y3, Y0, Y3
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y4, Y4
+	VPSHUFB      Y4, Y0, Y4
+	VPAND        decodeWord00ff00ff<>+0(SB), Y3, Y5
+	VPAND        decodeWord00ff00ff<>+0(SB), Y4, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSRLW       $0x08, Y3, Y3
+	VPSRLW       $0x08, Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPMADDWD     Y5, Y3, Y3
+	VPADDD       Y3, Y1, Y1
+	VPMADDWD     Y5, Y4, Y3
+	VPADDD       Y3, Y2, Y2
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         BX
+	JNZ          step1
+	MOVQ         R10, BX
+	SHLQ         $0x04, BX
+	SUBQ         BX, DX
+	VCVTPH2PS    32(R8), Y3
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y4
+	VMULPS       Y4, Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VADDPS       64(AX), Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y3
+	VMULPS       Y3, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       96(AX), Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·scoreF32x1x2AVX512(SB), NOSPLIT, $0-48
@@ -2782,6 +4266,285 @@ step:
 	VFMADD231PS  Z4, Z3, Z1
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z2
+	VMULPS       64(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE4M3x1x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   SI, DI
+
+step:
+	VPMOVSXBW    (CX), Y2
+	VPSLLW       $0x07, Y2, Y2
+	VPAND        decodeWordbf80bf80<>+0(SB), Y2, Y2
+	VCVTPH2PS    Y2, Z2
+	VPMOVSXBW    16(CX), Y3
+	VPSLLW       $0x07, Y3, Y3
+	VPAND        decodeWordbf80bf80<>+0(SB), Y3, Y3
+	VCVTPH2PS    Y3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         DI
+	JNZ          step
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+DATA decodeWordbf80bf80<>+0(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+4(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+8(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+12(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+16(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+20(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+24(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+28(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+32(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+36(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+40(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+44(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+48(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+52(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+56(SB)/4, $0xbf80bf80
+DATA decodeWordbf80bf80<>+60(SB)/4, $0xbf80bf80
+GLOBL decodeWordbf80bf80<>(SB), RODATA|NOPTR, $64
+
+// func valueE4M3x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x1x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	MOVQ   DI, R8
+
+step:
+	VPMOVSXBW    (CX), Y1
+	VPSLLW       $0x07, Y1, Y1
+	VPAND        decodeWordbf80bf80<>+0(SB), Y1, Y1
+	VCVTPH2PS    Y1, Z1
+	VBROADCASTSS (DX), Z2
+	VFMADD231PS  Z2, Z1, Z0
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Z1
+	VMULPS       (AX), Z1, Z1
+	VADDPS       Z0, Z1, Z0
+	VMOVUPS      Z0, (AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x1x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DI, R8
+
+step:
+	VPMOVSXBW    (CX), Y2
+	VPSLLW       $0x07, Y2, Y2
+	VPAND        decodeWordbf80bf80<>+0(SB), Y2, Y2
+	VCVTPH2PS    Y2, Z2
+	VPMOVSXBW    16(CX), Y3
+	VPSLLW       $0x07, Y3, Y3
+	VPAND        decodeWordbf80bf80<>+0(SB), Y3, Y3
+	VCVTPH2PS    Y3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (BX), Z2
+	VMULPS       64(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE5M2x1x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   SI, DI
+
+step:
+	VPMOVZXBW    (CX), Y2
+	VPSLLW       $0x08, Y2, Y2
+	VCVTPH2PS    Y2, Z2
+	VPMOVZXBW    16(CX), Y3
+	VPSLLW       $0x08, Y3, Y3
+	VCVTPH2PS    Y3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         DI
+	JNZ          step
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x1x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	MOVQ   DI, R8
+
+step:
+	VPMOVZXBW    (CX), Y1
+	VPSLLW       $0x08, Y1, Y1
+	VCVTPH2PS    Y1, Z1
+	VBROADCASTSS (DX), Z2
+	VFMADD231PS  Z2, Z1, Z0
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Z1
+	VMULPS       (AX), Z1, Z1
+	VADDPS       Z0, Z1, Z0
+	VMOVUPS      Z0, (AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x1x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   DI, R8
+
+step:
+	VPMOVZXBW    (CX), Y2
+	VPSLLW       $0x08, Y2, Y2
+	VCVTPH2PS    Y2, Z2
+	VPMOVZXBW    16(CX), Y3
+	VPSLLW       $0x08, Y3, Y3
+	VCVTPH2PS    Y3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
 	DECQ         R8
 	JNZ          step
 	MOVQ         DI, R8
@@ -3460,6 +5223,506 @@ step1:
 	VFMADD231PS  Y4, Y3, Y1
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS (BX), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE4M3x1x2AVX2(SB), NOSPLIT, $128-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    SI, DI
+
+piece:
+	MOVQ $0x00000020, R8
+	CMPQ DI, R8
+	JGE  whole
+	MOVQ DI, R8
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R9
+	MOVQ    R8, R10
+
+step0:
+	VPMOVSXBW    (R9), X2
+	VPSLLW       $0x07, X2, X2
+	VPAND        decodeWordbf80bf80<>+0(SB), X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVSXBW    8(R9), X3
+	VPSLLW       $0x07, X3, X3
+	VPAND        decodeWordbf80bf80<>+0(SB), X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R9
+	DECQ         R10
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R9
+	MOVQ         R8, CX
+
+step1:
+	VPMOVSXBW    16(R9), X2
+	VPSLLW       $0x07, X2, X2
+	VPAND        decodeWordbf80bf80<>+0(SB), X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVSXBW    24(R9), X3
+	VPSLLW       $0x07, X3, X3
+	VPAND        decodeWordbf80bf80<>+0(SB), X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R9
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R9, CX
+	SUBQ         R8, DI
+	JNZ          piece
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x1x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
+
+step:
+	VPMOVSXBW    (CX), X2
+	VPSLLW       $0x07, X2, X2
+	VPAND        decodeWordbf80bf80<>+0(SB), X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVSXBW    8(CX), X3
+	VPSLLW       $0x07, X3, X3
+	VPAND        decodeWordbf80bf80<>+0(SB), X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x1x2AVX2(SB), NOSPLIT, $128-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R10
+	MOVQ    R9, R11
+
+step0:
+	VPMOVSXBW    (R10), X2
+	VPSLLW       $0x07, X2, X2
+	VPAND        decodeWordbf80bf80<>+0(SB), X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVSXBW    8(R10), X3
+	VPSLLW       $0x07, X3, X3
+	VPAND        decodeWordbf80bf80<>+0(SB), X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         R11
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VPMOVSXBW    16(R10), X2
+	VPSLLW       $0x07, X2, X2
+	VPAND        decodeWordbf80bf80<>+0(SB), X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVSXBW    24(R10), X3
+	VPSLLW       $0x07, X3, X3
+	VPAND        decodeWordbf80bf80<>+0(SB), X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS (BX), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE5M2x1x2AVX2(SB), NOSPLIT, $128-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), BX
+	MOVQ steps+40(FP), SI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    SI, DI
+
+piece:
+	MOVQ $0x00000020, R8
+	CMPQ DI, R8
+	JGE  whole
+	MOVQ DI, R8
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R9
+	MOVQ    R8, R10
+
+step0:
+	VPMOVZXBW    (R9), X2
+	VPSLLW       $0x08, X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVZXBW    8(R9), X3
+	VPSLLW       $0x08, X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R9
+	DECQ         R10
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R9
+	MOVQ         R8, CX
+
+step1:
+	VPMOVZXBW    16(R9), X2
+	VPSLLW       $0x08, X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVZXBW    24(R9), X3
+	VPSLLW       $0x08, X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R9
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 64(SP)
+	VMOVUPS      Y1, 96(SP)
+	MOVQ         R9, CX
+	SUBQ         R8, DI
+	JNZ          piece
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	SUBQ         DI, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         BX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x1x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	MOVQ  DI, R8
+
+step:
+	VPMOVZXBW    (CX), X2
+	VPSLLW       $0x08, X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVZXBW    8(CX), X3
+	VPSLLW       $0x08, X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VBROADCASTSS (BX), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (BX), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x1x2AVX2(SB), NOSPLIT, $128-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), BX
+	MOVQ blocks+40(FP), SI
+	MOVQ steps+48(FP), DI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	MOVQ    CX, R10
+	MOVQ    R9, R11
+
+step0:
+	VPMOVZXBW    (R10), X2
+	VPSLLW       $0x08, X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVZXBW    8(R10), X3
+	VPSLLW       $0x08, X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         R11
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VPMOVZXBW    16(R10), X2
+	VPSLLW       $0x08, X2, X2
+	VCVTPH2PS    X2, Y2
+	VPMOVZXBW    24(R10), X3
+	VPSLLW       $0x08, X3, X3
+	VCVTPH2PS    X3, Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
 	DECQ         CX
 	JNZ          step1
 	VMOVUPS      Y0, 64(SP)
@@ -7019,6 +9282,2139 @@ step1:
 	VZEROUPPER
 	RET
 
+// func tileLevelsx2x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx2x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R9
+	ADDQ            BX, R9
+	LEAQ            (R9)(BX*2), R9
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	MOVQ        R8, R10
+
+step:
+	VMOVDQU32     (CX), Z6
+	VPANDD        Z1, Z6, Z7
+	VPSRLW        $0x04, Z6, Z6
+	VPANDD        Z1, Z6, Z6
+	VPSHUFB       Z7, Z0, Z7
+	VPSHUFB       Z6, Z0, Z6
+	VPDPBUSD.BCST (DX), Z7, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z7, Z3
+	VPDPBUSD.BCST (DX)(BX*2), Z7, Z4
+	VPDPBUSD.BCST (R9), Z7, Z5
+	VPDPBUSD.BCST 4(DX), Z6, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z6, Z3
+	VPDPBUSD.BCST 4(DX)(BX*2), Z6, Z4
+	VPDPBUSD.BCST 4(R9), Z6, Z5
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R9
+	ADDQ          $0x00000040, CX
+	DECQ          R10
+	JNZ           step
+	MOVQ          R8, R10
+	SHLQ          $0x03, R10
+	SUBQ          R10, DX
+	SUBQ          R10, R9
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VMOVUPS       Z2, (AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VMOVUPS       Z4, 64(AX)
+	ADDQ          $0x00000080, AX
+	DECQ          DI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx2x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tileLevelsx2x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R8, R9
+
+step0:
+	VMOVDQU      (CX), Y5
+	VMOVDQU      32(CX), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      (CX), Y5
+	VMOVDQU      32(CX), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 64(AX)
+	VMOVUPS      Y4, 96(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx2x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx2x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R9
+	ADDQ            BX, R9
+	LEAQ            (R9)(BX*2), R9
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	MOVQ        R8, R10
+
+step:
+	VMOVDQU32    (CX), Z10
+	VPANDD       Z1, Z10, Z11
+	VPSRLW       $0x04, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VPSHUFB      Z11, Z0, Z11
+	VPSHUFB      Z10, Z0, Z10
+	VMOVDQU32    64(CX), Z12
+	VPANDD       Z1, Z12, Z13
+	VPSRLW       $0x04, Z12, Z12
+	VPANDD       Z1, Z12, Z12
+	VPSHUFB      Z13, Z0, Z13
+	VPSHUFB      Z12, Z0, Z12
+	VPBROADCASTD (DX), Z14
+	VPDPBUSD     Z14, Z11, Z2
+	VPDPBUSD     Z14, Z13, Z4
+	VPBROADCASTD (DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z11, Z3
+	VPDPBUSD     Z14, Z13, Z5
+	VPBROADCASTD (DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z11, Z6
+	VPDPBUSD     Z14, Z13, Z8
+	VPBROADCASTD (R9), Z14
+	VPDPBUSD     Z14, Z11, Z7
+	VPDPBUSD     Z14, Z13, Z9
+	VPBROADCASTD 4(DX), Z11
+	VPDPBUSD     Z11, Z10, Z2
+	VPDPBUSD     Z11, Z12, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z11
+	VPDPBUSD     Z11, Z10, Z3
+	VPDPBUSD     Z11, Z12, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z11
+	VPDPBUSD     Z11, Z10, Z6
+	VPDPBUSD     Z11, Z12, Z8
+	VPBROADCASTD 4(R9), Z11
+	VPDPBUSD     Z11, Z10, Z7
+	VPDPBUSD     Z11, Z12, Z9
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
+	ADDQ         $0x00000080, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R8, R10
+	SHLQ         $0x03, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VMOVUPS      Z6, 128(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VMOVUPS      Z8, 192(AX)
+	ADDQ         $0x00000100, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·tileLevelsx2x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R8, R9
+	MOVQ         CX, R10
+
+step0:
+	PREFETCHT0   64(R10)
+	VMOVDQU      (R10), Y5
+	VMOVDQU      32(R10), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      (R10), Y5
+	VMOVDQU      32(R10), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 128(AX)
+	VMOVUPS      Y4, 160(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R8, R9
+
+step1:
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
+	VMOVUPS      Y1, 64(AX)
+	VMOVUPS      Y2, 96(AX)
+	VMOVUPS      Y3, 192(AX)
+	VMOVUPS      Y4, 224(AX)
+	ADDQ         $0x00000100, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx2x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx2x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32     (CX), Z6
+	VPANDD        Z1, Z6, Z7
+	VPSRLW        $0x04, Z6, Z6
+	VPANDD        Z1, Z6, Z6
+	VPSHUFB       Z7, Z0, Z7
+	VPSHUFB       Z6, Z0, Z6
+	VPDPBUSD.BCST (DX), Z7, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z7, Z3
+	VPDPBUSD.BCST (DX)(BX*2), Z7, Z4
+	VPDPBUSD.BCST (R11), Z7, Z5
+	VPDPBUSD.BCST 4(DX), Z6, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z6, Z3
+	VPDPBUSD.BCST 4(DX)(BX*2), Z6, Z4
+	VPDPBUSD.BCST 4(R11), Z6, Z5
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R11
+	ADDQ          $0x00000040, CX
+	DECQ          R12
+	JNZ           step
+	MOVQ          R10, R12
+	SHLQ          $0x03, R12
+	SUBQ          R12, DX
+	SUBQ          R12, R11
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  (R8), Z6
+	VMULPS        Z6, Z2, Z2
+	VBROADCASTSS  (DI), Z6
+	VMULPS        (AX), Z6, Z6
+	VADDPS        Z2, Z6, Z2
+	VMOVUPS       Z2, (AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VBROADCASTSS  4(R8), Z6
+	VMULPS        Z6, Z4, Z4
+	VBROADCASTSS  4(DI), Z6
+	VMULPS        128(AX), Z6, Z6
+	VADDPS        Z4, Z6, Z4
+	VMOVUPS       Z4, 128(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx2x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueLevelsx2x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+
+step0:
+	VMOVDQU      (CX), Y5
+	VMOVDQU      32(CX), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      (CX), Y5
+	VMOVDQU      32(CX), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y5
+	VMULPS       Y5, Y1, Y1
+	VBROADCASTSS (DI), Y5
+	VMULPS       (AX), Y5, Y5
+	VADDPS       Y1, Y5, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       128(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 128(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       160(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx2x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx2x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z10
+	VPANDD       Z1, Z10, Z11
+	VPSRLW       $0x04, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VPSHUFB      Z11, Z0, Z11
+	VPSHUFB      Z10, Z0, Z10
+	VMOVDQU32    64(CX), Z12
+	VPANDD       Z1, Z12, Z13
+	VPSRLW       $0x04, Z12, Z12
+	VPANDD       Z1, Z12, Z12
+	VPSHUFB      Z13, Z0, Z13
+	VPSHUFB      Z12, Z0, Z12
+	VPBROADCASTD (DX), Z14
+	VPDPBUSD     Z14, Z11, Z2
+	VPDPBUSD     Z14, Z13, Z4
+	VPBROADCASTD (DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z11, Z3
+	VPDPBUSD     Z14, Z13, Z5
+	VPBROADCASTD (DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z11, Z6
+	VPDPBUSD     Z14, Z13, Z8
+	VPBROADCASTD (R11), Z14
+	VPDPBUSD     Z14, Z11, Z7
+	VPDPBUSD     Z14, Z13, Z9
+	VPBROADCASTD 4(DX), Z11
+	VPDPBUSD     Z11, Z10, Z2
+	VPDPBUSD     Z11, Z12, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z11
+	VPDPBUSD     Z11, Z10, Z3
+	VPDPBUSD     Z11, Z12, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z11
+	VPDPBUSD     Z11, Z10, Z6
+	VPDPBUSD     Z11, Z12, Z8
+	VPBROADCASTD 4(R11), Z11
+	VPDPBUSD     Z11, Z10, Z7
+	VPDPBUSD     Z11, Z12, Z9
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (R8), Z10
+	VMULPS       Z10, Z2, Z2
+	VBROADCASTSS (DI), Z10
+	VMULPS       (AX), Z10, Z10
+	VADDPS       Z2, Z10, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (R8), Z10
+	VMULPS       Z10, Z4, Z4
+	VBROADCASTSS (DI), Z10
+	VMULPS       64(AX), Z10, Z10
+	VADDPS       Z4, Z10, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(R8), Z10
+	VMULPS       Z10, Z6, Z6
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       128(AX), Z10, Z10
+	VADDPS       Z6, Z10, Z6
+	VMOVUPS      Z6, 128(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(R8), Z10
+	VMULPS       Z10, Z8, Z8
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       192(AX), Z10, Z10
+	VADDPS       Z8, Z10, Z8
+	VMOVUPS      Z8, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·valueLevelsx2x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y5
+	VMULPS       Y5, Y1, Y1
+	VBROADCASTSS (DI), Y5
+	VMULPS       (AX), Y5, Y5
+	VADDPS       Y1, Y5, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       128(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 128(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       160(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 160(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y5
+	VMULPS       Y5, Y1, Y1
+	VBROADCASTSS (DI), Y5
+	VMULPS       64(AX), Y5, Y5
+	VADDPS       Y1, Y5, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       96(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       192(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 192(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       224(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreLevelsx2x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            add+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z10
+	VPANDD       Z1, Z10, Z11
+	VPSRLW       $0x04, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VPSHUFB      Z11, Z0, Z11
+	VPSHUFB      Z10, Z0, Z10
+	VMOVDQU32    64(CX), Z12
+	VPANDD       Z1, Z12, Z13
+	VPSRLW       $0x04, Z12, Z12
+	VPANDD       Z1, Z12, Z12
+	VPSHUFB      Z13, Z0, Z13
+	VPSHUFB      Z12, Z0, Z12
+	VPBROADCASTD (DX), Z14
+	VPDPBUSD     Z14, Z11, Z2
+	VPDPBUSD     Z14, Z13, Z4
+	VPBROADCASTD (DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z11, Z3
+	VPDPBUSD     Z14, Z13, Z5
+	VPBROADCASTD (DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z11, Z6
+	VPDPBUSD     Z14, Z13, Z8
+	VPBROADCASTD (R11), Z14
+	VPDPBUSD     Z14, Z11, Z7
+	VPDPBUSD     Z14, Z13, Z9
+	VPBROADCASTD 4(DX), Z11
+	VPDPBUSD     Z11, Z10, Z2
+	VPDPBUSD     Z11, Z12, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z11
+	VPDPBUSD     Z11, Z10, Z3
+	VPDPBUSD     Z11, Z12, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z11
+	VPDPBUSD     Z11, Z10, Z6
+	VPDPBUSD     Z11, Z12, Z8
+	VPBROADCASTD 4(R11), Z11
+	VPDPBUSD     Z11, Z10, Z7
+	VPDPBUSD     Z11, Z12, Z9
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z10
+	VMULPS       Z10, Z2, Z2
+	VBROADCASTSS (R8), Z10
+	VADDPS       Z10, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z10
+	VMULPS       Z10, Z4, Z4
+	VBROADCASTSS (R8), Z10
+	VADDPS       Z10, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       Z10, Z6, Z6
+	VBROADCASTSS 4(R8), Z10
+	VADDPS       Z10, Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z10
+	VMULPS       Z10, Z8, Z8
+	VBROADCASTSS 4(R8), Z10
+	VADDPS       Z10, Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·scoreLevelsx2x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           add+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y1, Y1
+	VBROADCASTSS (R8), Y5
+	VADDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y1, Y1
+	VBROADCASTSS (R8), Y5
+	VADDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreHalfLevelsx2x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z10
+	VPANDD       Z1, Z10, Z11
+	VPSRLW       $0x04, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VPSHUFB      Z11, Z0, Z11
+	VPSHUFB      Z10, Z0, Z10
+	VMOVDQU32    64(CX), Z12
+	VPANDD       Z1, Z12, Z13
+	VPSRLW       $0x04, Z12, Z12
+	VPANDD       Z1, Z12, Z12
+	VPSHUFB      Z13, Z0, Z13
+	VPSHUFB      Z12, Z0, Z12
+	VPBROADCASTD (DX), Z14
+	VPDPBUSD     Z14, Z11, Z2
+	VPDPBUSD     Z14, Z13, Z4
+	VPBROADCASTD (DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z11, Z3
+	VPDPBUSD     Z14, Z13, Z5
+	VPBROADCASTD (DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z11, Z6
+	VPDPBUSD     Z14, Z13, Z8
+	VPBROADCASTD (R11), Z14
+	VPDPBUSD     Z14, Z11, Z7
+	VPDPBUSD     Z14, Z13, Z9
+	VPBROADCASTD 4(DX), Z11
+	VPDPBUSD     Z11, Z10, Z2
+	VPDPBUSD     Z11, Z12, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z11
+	VPDPBUSD     Z11, Z10, Z3
+	VPDPBUSD     Z11, Z12, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z11
+	VPDPBUSD     Z11, Z10, Z6
+	VPDPBUSD     Z11, Z12, Z8
+	VPBROADCASTD 4(R11), Z11
+	VPDPBUSD     Z11, Z10, Z7
+	VPDPBUSD     Z11, Z12, Z9
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z10
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z11
+	VMULPS       Z11, Z2, Z2
+	VMULPS       Z10, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z10
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z11
+	VMULPS       Z11, Z4, Z4
+	VMULPS       Z10, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    (R8), Z10
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z11
+	VMULPS       Z11, Z6, Z6
+	VMULPS       Z10, Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    32(R8), Z10
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z11
+	VMULPS       Z11, Z8, Z8
+	VMULPS       Z10, Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfLevelsx2x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y5
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y5, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y5
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAddLevelsx2x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z10
+	VPANDD       Z1, Z10, Z11
+	VPSRLW       $0x04, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VPSHUFB      Z11, Z0, Z11
+	VPSHUFB      Z10, Z0, Z10
+	VMOVDQU32    64(CX), Z12
+	VPANDD       Z1, Z12, Z13
+	VPSRLW       $0x04, Z12, Z12
+	VPANDD       Z1, Z12, Z12
+	VPSHUFB      Z13, Z0, Z13
+	VPSHUFB      Z12, Z0, Z12
+	VPBROADCASTD (DX), Z14
+	VPDPBUSD     Z14, Z11, Z2
+	VPDPBUSD     Z14, Z13, Z4
+	VPBROADCASTD (DX)(BX*1), Z14
+	VPDPBUSD     Z14, Z11, Z3
+	VPDPBUSD     Z14, Z13, Z5
+	VPBROADCASTD (DX)(BX*2), Z14
+	VPDPBUSD     Z14, Z11, Z6
+	VPDPBUSD     Z14, Z13, Z8
+	VPBROADCASTD (R11), Z14
+	VPDPBUSD     Z14, Z11, Z7
+	VPDPBUSD     Z14, Z13, Z9
+	VPBROADCASTD 4(DX), Z11
+	VPDPBUSD     Z11, Z10, Z2
+	VPDPBUSD     Z11, Z12, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z11
+	VPDPBUSD     Z11, Z10, Z3
+	VPDPBUSD     Z11, Z12, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z11
+	VPDPBUSD     Z11, Z10, Z6
+	VPDPBUSD     Z11, Z12, Z8
+	VPBROADCASTD 4(R11), Z11
+	VPDPBUSD     Z11, Z10, Z7
+	VPDPBUSD     Z11, Z12, Z9
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z10
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z11
+	VMULPS       Z11, Z2, Z2
+	VMULPS       Z10, Z2, Z2
+	VADDPS       (AX), Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z10
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z11
+	VMULPS       Z11, Z4, Z4
+	VMULPS       Z10, Z4, Z4
+	VADDPS       64(AX), Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    (R8), Z10
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z11
+	VMULPS       Z11, Z6, Z6
+	VMULPS       Z10, Z6, Z6
+	VADDPS       256(AX), Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    32(R8), Z10
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z11
+	VMULPS       Z11, Z8, Z8
+	VMULPS       Z10, Z8, Z8
+	VADDPS       320(AX), Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfAddLevelsx2x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      (R12), Y5
+	VMOVDQU      32(R12), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y5
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y5, Y1, Y1
+	VADDPS       (AX), Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       32(AX), Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       256(AX), Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       288(AX), Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD (DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	VMOVDQU      64(CX), Y5
+	VMOVDQU      96(CX), Y6
+	VPSRLW       $0x04, Y5, Y5
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y5, Y5
+	VPSHUFB      Y5, Y0, Y5
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y6, Y6
+	VPSHUFB      Y6, Y0, Y6
+	VPAND        decodeWord00ff00ff<>+0(SB), Y5, Y7
+	VPAND        decodeWord00ff00ff<>+0(SB), Y6, Y8
+	VPBROADCASTD 8(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSRLW       $0x08, Y5, Y5
+	VPSRLW       $0x08, Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPMADDWD     Y7, Y5, Y8
+	VPADDD       Y8, Y1, Y1
+	VPMADDWD     Y7, Y6, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPMADDWD     Y7, Y6, Y5
+	VPADDD       Y5, Y4, Y4
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y5
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y6
+	VMULPS       Y6, Y1, Y1
+	VMULPS       Y5, Y1, Y1
+	VADDPS       64(AX), Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       96(AX), Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       320(AX), Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       352(AX), Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·scoreF32x2x2AVX512(SB), NOSPLIT, $0-48
@@ -7442,6 +11838,321 @@ step:
 	VFMADD231PS  Z6, Z5, Z3
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (SI), Z4
+	VMULPS       64(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       128(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       192(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE4M3x2x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DI, R8
+
+step:
+	VPMOVSXBW    (CX), Y4
+	VPSLLW       $0x07, Y4, Y4
+	VPAND        decodeWordbf80bf80<>+0(SB), Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VPMOVSXBW    16(CX), Y5
+	VPSLLW       $0x07, Y5, Y5
+	VPAND        decodeWordbf80bf80<>+0(SB), Y5, Y5
+	VCVTPH2PS    Y5, Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(BX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x2x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   R8, R9
+
+step:
+	VPMOVSXBW    (CX), Y2
+	VPSLLW       $0x07, Y2, Y2
+	VPAND        decodeWordbf80bf80<>+0(SB), Y2, Y2
+	VCVTPH2PS    Y2, Z2
+	VBROADCASTSS (DX), Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VBROADCASTSS (DX)(BX*1), Z3
+	VFMADD231PS  Z3, Z2, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z2
+	VMULPS       128(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 128(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x2x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   R8, R9
+
+step:
+	VPMOVSXBW    (CX), Y4
+	VPSLLW       $0x07, Y4, Y4
+	VPAND        decodeWordbf80bf80<>+0(SB), Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VPMOVSXBW    16(CX), Y5
+	VPSLLW       $0x07, Y5, Y5
+	VPAND        decodeWordbf80bf80<>+0(SB), Y5, Y5
+	VCVTPH2PS    Y5, Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(BX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (SI), Z4
+	VMULPS       64(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       128(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z4
+	VMULPS       192(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 192(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE5M2x2x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   DI, R8
+
+step:
+	VPMOVZXBW    (CX), Y4
+	VPSLLW       $0x08, Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VPMOVZXBW    16(CX), Y5
+	VPSLLW       $0x08, Y5, Y5
+	VCVTPH2PS    Y5, Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(BX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x2x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   R8, R9
+
+step:
+	VPMOVZXBW    (CX), Y2
+	VPSLLW       $0x08, Y2, Y2
+	VCVTPH2PS    Y2, Z2
+	VBROADCASTSS (DX), Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VBROADCASTSS (DX)(BX*1), Z3
+	VFMADD231PS  Z3, Z2, Z1
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z2
+	VMULPS       (AX), Z2, Z2
+	VADDPS       Z0, Z2, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z2
+	VMULPS       128(AX), Z2, Z2
+	VADDPS       Z1, Z2, Z1
+	VMOVUPS      Z1, 128(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x2x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   R8, R9
+
+step:
+	VPMOVZXBW    (CX), Y4
+	VPSLLW       $0x08, Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VPMOVZXBW    16(CX), Y5
+	VPSLLW       $0x08, Y5, Y5
+	VCVTPH2PS    Y5, Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(BX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
 	DECQ         R9
 	JNZ          step
 	MOVQ         R8, R9
@@ -8347,6 +13058,660 @@ step1:
 	VFMADD231PS  Y6, Y5, Y3
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE4M3x2x2AVX2(SB), NOSPLIT, $256-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R10
+	MOVQ    R9, R11
+
+step0:
+	VPMOVSXBW    (R10), X4
+	VPSLLW       $0x07, X4, X4
+	VPAND        decodeWordbf80bf80<>+0(SB), X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVSXBW    8(R10), X5
+	VPSLLW       $0x07, X5, X5
+	VPAND        decodeWordbf80bf80<>+0(SB), X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         R11
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VPMOVSXBW    16(R10), X4
+	VPSLLW       $0x07, X4, X4
+	VPAND        decodeWordbf80bf80<>+0(SB), X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVSXBW    24(R10), X5
+	VPSLLW       $0x07, X5, X5
+	VPAND        decodeWordbf80bf80<>+0(SB), X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x2x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  R8, R9
+
+step:
+	VPMOVSXBW    (CX), X4
+	VPSLLW       $0x07, X4, X4
+	VPAND        decodeWordbf80bf80<>+0(SB), X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVSXBW    8(CX), X5
+	VPSLLW       $0x07, X5, X5
+	VPAND        decodeWordbf80bf80<>+0(SB), X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x2x2AVX2(SB), NOSPLIT, $256-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R11
+	MOVQ    R10, R12
+
+step0:
+	VPMOVSXBW    (R11), X4
+	VPSLLW       $0x07, X4, X4
+	VPAND        decodeWordbf80bf80<>+0(SB), X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVSXBW    8(R11), X5
+	VPSLLW       $0x07, X5, X5
+	VPAND        decodeWordbf80bf80<>+0(SB), X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVSXBW    16(R11), X4
+	VPSLLW       $0x07, X4, X4
+	VPAND        decodeWordbf80bf80<>+0(SB), X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVSXBW    24(R11), X5
+	VPSLLW       $0x07, X5, X5
+	VPAND        decodeWordbf80bf80<>+0(SB), X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE5M2x2x2AVX2(SB), NOSPLIT, $256-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R10
+	MOVQ    R9, R11
+
+step0:
+	VPMOVZXBW    (R10), X4
+	VPSLLW       $0x08, X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVZXBW    8(R10), X5
+	VPSLLW       $0x08, X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         R11
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VPMOVZXBW    16(R10), X4
+	VPSLLW       $0x08, X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVZXBW    24(R10), X5
+	VPSLLW       $0x08, X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 128(SP)
+	VMOVUPS      Y1, 160(SP)
+	VMOVUPS      Y2, 192(SP)
+	VMOVUPS      Y3, 224(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x2x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  R8, R9
+
+step:
+	VPMOVZXBW    (CX), X4
+	VPSLLW       $0x08, X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVZXBW    8(CX), X5
+	VPSLLW       $0x08, X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y4
+	VMULPS       (AX), Y4, Y4
+	VADDPS       Y0, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x2x2AVX2(SB), NOSPLIT, $256-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	MOVQ    CX, R11
+	MOVQ    R10, R12
+
+step0:
+	VPMOVZXBW    (R11), X4
+	VPSLLW       $0x08, X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVZXBW    8(R11), X5
+	VPSLLW       $0x08, X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      192(SP), Y2
+	VMOVUPS      224(SP), Y3
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVZXBW    16(R11), X4
+	VPSLLW       $0x08, X4, X4
+	VCVTPH2PS    X4, Y4
+	VPMOVZXBW    24(R11), X5
+	VPSLLW       $0x08, X5, X5
+	VCVTPH2PS    X5, Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(BX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
 	DECQ         CX
 	JNZ          step1
 	VMOVUPS      Y0, 128(SP)
@@ -13002,6 +18367,2753 @@ step1:
 	VZEROUPPER
 	RET
 
+// func tileLevelsx3x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx3x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R9
+	ADDQ            BX, R9
+	LEAQ            (R9)(BX*2), R9
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 8(SI), Z6, Z6
+	MOVQ        R8, R10
+
+step:
+	VMOVDQU32     (CX), Z8
+	VPANDD        Z1, Z8, Z9
+	VPSRLW        $0x04, Z8, Z8
+	VPANDD        Z1, Z8, Z8
+	VPSHUFB       Z9, Z0, Z9
+	VPSHUFB       Z8, Z0, Z8
+	VPDPBUSD.BCST (DX), Z9, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z9, Z3
+	VPDPBUSD.BCST (DX)(BX*2), Z9, Z4
+	VPDPBUSD.BCST (R9), Z9, Z5
+	VPDPBUSD.BCST (R9)(BX*1), Z9, Z6
+	VPDPBUSD.BCST (R9)(BX*2), Z9, Z7
+	VPDPBUSD.BCST 4(DX), Z8, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z8, Z3
+	VPDPBUSD.BCST 4(DX)(BX*2), Z8, Z4
+	VPDPBUSD.BCST 4(R9), Z8, Z5
+	VPDPBUSD.BCST 4(R9)(BX*1), Z8, Z6
+	VPDPBUSD.BCST 4(R9)(BX*2), Z8, Z7
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R9
+	ADDQ          $0x00000040, CX
+	DECQ          R10
+	JNZ           step
+	MOVQ          R8, R10
+	SHLQ          $0x03, R10
+	SUBQ          R10, DX
+	SUBQ          R10, R9
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VMOVUPS       Z2, (AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VMOVUPS       Z4, 64(AX)
+	VPSLLD        $0x08, Z7, Z7
+	VPADDD        Z7, Z6, Z6
+	VMOVUPS       Z6, 128(AX)
+	ADDQ          $0x000000c0, AX
+	DECQ          DI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx3x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tileLevelsx3x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R8, R9
+
+step0:
+	VMOVDQU      (CX), Y7
+	VMOVDQU      32(CX), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      (CX), Y7
+	VMOVDQU      32(CX), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 64(AX)
+	VMOVUPS      Y4, 96(AX)
+	VMOVUPS      Y5, 128(AX)
+	VMOVUPS      Y6, 160(AX)
+	ADDQ         $0x000000c0, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx3x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx3x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R9
+	ADDQ            BX, R9
+	LEAQ            (R9)(BX*2), R9
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	MOVQ        R8, R10
+
+step:
+	VMOVDQU32    (CX), Z14
+	VPANDD       Z1, Z14, Z15
+	VPSRLW       $0x04, Z14, Z14
+	VPANDD       Z1, Z14, Z14
+	VPSHUFB      Z15, Z0, Z15
+	VPSHUFB      Z14, Z0, Z14
+	VMOVDQU32    64(CX), Z16
+	VPANDD       Z1, Z16, Z17
+	VPSRLW       $0x04, Z16, Z16
+	VPANDD       Z1, Z16, Z16
+	VPSHUFB      Z17, Z0, Z17
+	VPSHUFB      Z16, Z0, Z16
+	VPBROADCASTD (DX), Z18
+	VPDPBUSD     Z18, Z15, Z2
+	VPDPBUSD     Z18, Z17, Z4
+	VPBROADCASTD (DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z3
+	VPDPBUSD     Z18, Z17, Z5
+	VPBROADCASTD (DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z6
+	VPDPBUSD     Z18, Z17, Z8
+	VPBROADCASTD (R9), Z18
+	VPDPBUSD     Z18, Z15, Z7
+	VPDPBUSD     Z18, Z17, Z9
+	VPBROADCASTD (R9)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z10
+	VPDPBUSD     Z18, Z17, Z12
+	VPBROADCASTD (R9)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z11
+	VPDPBUSD     Z18, Z17, Z13
+	VPBROADCASTD 4(DX), Z15
+	VPDPBUSD     Z15, Z14, Z2
+	VPDPBUSD     Z15, Z16, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z3
+	VPDPBUSD     Z15, Z16, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z6
+	VPDPBUSD     Z15, Z16, Z8
+	VPBROADCASTD 4(R9), Z15
+	VPDPBUSD     Z15, Z14, Z7
+	VPDPBUSD     Z15, Z16, Z9
+	VPBROADCASTD 4(R9)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z10
+	VPDPBUSD     Z15, Z16, Z12
+	VPBROADCASTD 4(R9)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z11
+	VPDPBUSD     Z15, Z16, Z13
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
+	ADDQ         $0x00000080, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R8, R10
+	SHLQ         $0x03, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VMOVUPS      Z6, 128(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VMOVUPS      Z8, 192(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VMOVUPS      Z10, 256(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VMOVUPS      Z12, 320(AX)
+	ADDQ         $0x00000180, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·tileLevelsx3x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R8, R9
+	MOVQ         CX, R10
+
+step0:
+	PREFETCHT0   64(R10)
+	VMOVDQU      (R10), Y7
+	VMOVDQU      32(R10), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      (R10), Y7
+	VMOVDQU      32(R10), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R10
+	DECQ         R9
+	JNZ          step0
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 128(AX)
+	VMOVUPS      Y4, 160(AX)
+	VMOVUPS      Y5, 256(AX)
+	VMOVUPS      Y6, 288(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R8, R9
+
+step1:
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R9
+	JNZ          step1
+	MOVQ         R8, R9
+	SHLQ         $0x04, R9
+	SUBQ         R9, DX
+	VMOVUPS      Y1, 64(AX)
+	VMOVUPS      Y2, 96(AX)
+	VMOVUPS      Y3, 192(AX)
+	VMOVUPS      Y4, 224(AX)
+	VMOVUPS      Y5, 320(AX)
+	VMOVUPS      Y6, 352(AX)
+	ADDQ         $0x00000180, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx3x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx3x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 8(SI), Z6, Z6
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32     (CX), Z8
+	VPANDD        Z1, Z8, Z9
+	VPSRLW        $0x04, Z8, Z8
+	VPANDD        Z1, Z8, Z8
+	VPSHUFB       Z9, Z0, Z9
+	VPSHUFB       Z8, Z0, Z8
+	VPDPBUSD.BCST (DX), Z9, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z9, Z3
+	VPDPBUSD.BCST (DX)(BX*2), Z9, Z4
+	VPDPBUSD.BCST (R11), Z9, Z5
+	VPDPBUSD.BCST (R11)(BX*1), Z9, Z6
+	VPDPBUSD.BCST (R11)(BX*2), Z9, Z7
+	VPDPBUSD.BCST 4(DX), Z8, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z8, Z3
+	VPDPBUSD.BCST 4(DX)(BX*2), Z8, Z4
+	VPDPBUSD.BCST 4(R11), Z8, Z5
+	VPDPBUSD.BCST 4(R11)(BX*1), Z8, Z6
+	VPDPBUSD.BCST 4(R11)(BX*2), Z8, Z7
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R11
+	ADDQ          $0x00000040, CX
+	DECQ          R12
+	JNZ           step
+	MOVQ          R10, R12
+	SHLQ          $0x03, R12
+	SUBQ          R12, DX
+	SUBQ          R12, R11
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  (R8), Z8
+	VMULPS        Z8, Z2, Z2
+	VBROADCASTSS  (DI), Z8
+	VMULPS        (AX), Z8, Z8
+	VADDPS        Z2, Z8, Z2
+	VMOVUPS       Z2, (AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VBROADCASTSS  4(R8), Z8
+	VMULPS        Z8, Z4, Z4
+	VBROADCASTSS  4(DI), Z8
+	VMULPS        128(AX), Z8, Z8
+	VADDPS        Z4, Z8, Z4
+	VMOVUPS       Z4, 128(AX)
+	VPSLLD        $0x08, Z7, Z7
+	VPADDD        Z7, Z6, Z6
+	VCVTDQ2PS     Z6, Z6
+	VBROADCASTSS  8(R8), Z8
+	VMULPS        Z8, Z6, Z6
+	VBROADCASTSS  8(DI), Z8
+	VMULPS        256(AX), Z8, Z8
+	VADDPS        Z6, Z8, Z6
+	VMOVUPS       Z6, 256(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx3x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueLevelsx3x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+
+step0:
+	VMOVDQU      (CX), Y7
+	VMOVDQU      32(CX), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      (CX), Y7
+	VMOVDQU      32(CX), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000040, CX
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y7
+	VMULPS       Y7, Y1, Y1
+	VBROADCASTSS (DI), Y7
+	VMULPS       (AX), Y7, Y7
+	VADDPS       Y1, Y7, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       128(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 128(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       160(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 160(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       256(AX), Y1, Y1
+	VADDPS       Y5, Y1, Y5
+	VMOVUPS      Y5, 256(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       288(AX), Y1, Y1
+	VADDPS       Y6, Y1, Y6
+	VMOVUPS      Y6, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx3x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx3x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z14
+	VPANDD       Z1, Z14, Z15
+	VPSRLW       $0x04, Z14, Z14
+	VPANDD       Z1, Z14, Z14
+	VPSHUFB      Z15, Z0, Z15
+	VPSHUFB      Z14, Z0, Z14
+	VMOVDQU32    64(CX), Z16
+	VPANDD       Z1, Z16, Z17
+	VPSRLW       $0x04, Z16, Z16
+	VPANDD       Z1, Z16, Z16
+	VPSHUFB      Z17, Z0, Z17
+	VPSHUFB      Z16, Z0, Z16
+	VPBROADCASTD (DX), Z18
+	VPDPBUSD     Z18, Z15, Z2
+	VPDPBUSD     Z18, Z17, Z4
+	VPBROADCASTD (DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z3
+	VPDPBUSD     Z18, Z17, Z5
+	VPBROADCASTD (DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z6
+	VPDPBUSD     Z18, Z17, Z8
+	VPBROADCASTD (R11), Z18
+	VPDPBUSD     Z18, Z15, Z7
+	VPDPBUSD     Z18, Z17, Z9
+	VPBROADCASTD (R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z10
+	VPDPBUSD     Z18, Z17, Z12
+	VPBROADCASTD (R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z11
+	VPDPBUSD     Z18, Z17, Z13
+	VPBROADCASTD 4(DX), Z15
+	VPDPBUSD     Z15, Z14, Z2
+	VPDPBUSD     Z15, Z16, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z3
+	VPDPBUSD     Z15, Z16, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z6
+	VPDPBUSD     Z15, Z16, Z8
+	VPBROADCASTD 4(R11), Z15
+	VPDPBUSD     Z15, Z14, Z7
+	VPDPBUSD     Z15, Z16, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z10
+	VPDPBUSD     Z15, Z16, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z11
+	VPDPBUSD     Z15, Z16, Z13
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (R8), Z14
+	VMULPS       Z14, Z2, Z2
+	VBROADCASTSS (DI), Z14
+	VMULPS       (AX), Z14, Z14
+	VADDPS       Z2, Z14, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (R8), Z14
+	VMULPS       Z14, Z4, Z4
+	VBROADCASTSS (DI), Z14
+	VMULPS       64(AX), Z14, Z14
+	VADDPS       Z4, Z14, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(R8), Z14
+	VMULPS       Z14, Z6, Z6
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       128(AX), Z14, Z14
+	VADDPS       Z6, Z14, Z6
+	VMOVUPS      Z6, 128(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(R8), Z14
+	VMULPS       Z14, Z8, Z8
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       192(AX), Z14, Z14
+	VADDPS       Z8, Z14, Z8
+	VMOVUPS      Z8, 192(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(R8), Z14
+	VMULPS       Z14, Z10, Z10
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       256(AX), Z14, Z14
+	VADDPS       Z10, Z14, Z10
+	VMOVUPS      Z10, 256(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(R8), Z14
+	VMULPS       Z14, Z12, Z12
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       320(AX), Z14, Z14
+	VADDPS       Z12, Z14, Z12
+	VMOVUPS      Z12, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·valueLevelsx3x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y7
+	VMULPS       Y7, Y1, Y1
+	VBROADCASTSS (DI), Y7
+	VMULPS       (AX), Y7, Y7
+	VADDPS       Y1, Y7, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       128(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 128(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       160(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 160(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       256(AX), Y1, Y1
+	VADDPS       Y5, Y1, Y5
+	VMOVUPS      Y5, 256(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       288(AX), Y1, Y1
+	VADDPS       Y6, Y1, Y6
+	VMOVUPS      Y6, 288(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y7
+	VMULPS       Y7, Y1, Y1
+	VBROADCASTSS (DI), Y7
+	VMULPS       64(AX), Y7, Y7
+	VADDPS       Y1, Y7, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       96(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       192(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 192(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       224(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 224(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       320(AX), Y1, Y1
+	VADDPS       Y5, Y1, Y5
+	VMOVUPS      Y5, 320(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       352(AX), Y1, Y1
+	VADDPS       Y6, Y1, Y6
+	VMOVUPS      Y6, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreLevelsx3x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            add+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z14
+	VPANDD       Z1, Z14, Z15
+	VPSRLW       $0x04, Z14, Z14
+	VPANDD       Z1, Z14, Z14
+	VPSHUFB      Z15, Z0, Z15
+	VPSHUFB      Z14, Z0, Z14
+	VMOVDQU32    64(CX), Z16
+	VPANDD       Z1, Z16, Z17
+	VPSRLW       $0x04, Z16, Z16
+	VPANDD       Z1, Z16, Z16
+	VPSHUFB      Z17, Z0, Z17
+	VPSHUFB      Z16, Z0, Z16
+	VPBROADCASTD (DX), Z18
+	VPDPBUSD     Z18, Z15, Z2
+	VPDPBUSD     Z18, Z17, Z4
+	VPBROADCASTD (DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z3
+	VPDPBUSD     Z18, Z17, Z5
+	VPBROADCASTD (DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z6
+	VPDPBUSD     Z18, Z17, Z8
+	VPBROADCASTD (R11), Z18
+	VPDPBUSD     Z18, Z15, Z7
+	VPDPBUSD     Z18, Z17, Z9
+	VPBROADCASTD (R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z10
+	VPDPBUSD     Z18, Z17, Z12
+	VPBROADCASTD (R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z11
+	VPDPBUSD     Z18, Z17, Z13
+	VPBROADCASTD 4(DX), Z15
+	VPDPBUSD     Z15, Z14, Z2
+	VPDPBUSD     Z15, Z16, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z3
+	VPDPBUSD     Z15, Z16, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z6
+	VPDPBUSD     Z15, Z16, Z8
+	VPBROADCASTD 4(R11), Z15
+	VPDPBUSD     Z15, Z14, Z7
+	VPDPBUSD     Z15, Z16, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z10
+	VPDPBUSD     Z15, Z16, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z11
+	VPDPBUSD     Z15, Z16, Z13
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z14
+	VMULPS       Z14, Z2, Z2
+	VBROADCASTSS (R8), Z14
+	VADDPS       Z14, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z14
+	VMULPS       Z14, Z4, Z4
+	VBROADCASTSS (R8), Z14
+	VADDPS       Z14, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       Z14, Z6, Z6
+	VBROADCASTSS 4(R8), Z14
+	VADDPS       Z14, Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z14
+	VMULPS       Z14, Z8, Z8
+	VBROADCASTSS 4(R8), Z14
+	VADDPS       Z14, Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       Z14, Z10, Z10
+	VBROADCASTSS 8(R8), Z14
+	VADDPS       Z14, Z10, Z10
+	VMOVUPS      Z10, 512(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(DI), Z14
+	VMULPS       Z14, Z12, Z12
+	VBROADCASTSS 8(R8), Z14
+	VADDPS       Z14, Z12, Z12
+	VMOVUPS      Z12, 576(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·scoreLevelsx3x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           add+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y1, Y1
+	VBROADCASTSS (R8), Y7
+	VADDPS       Y7, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 512(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y1, Y1
+	VBROADCASTSS (R8), Y7
+	VADDPS       Y7, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 576(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreHalfLevelsx3x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z14
+	VPANDD       Z1, Z14, Z15
+	VPSRLW       $0x04, Z14, Z14
+	VPANDD       Z1, Z14, Z14
+	VPSHUFB      Z15, Z0, Z15
+	VPSHUFB      Z14, Z0, Z14
+	VMOVDQU32    64(CX), Z16
+	VPANDD       Z1, Z16, Z17
+	VPSRLW       $0x04, Z16, Z16
+	VPANDD       Z1, Z16, Z16
+	VPSHUFB      Z17, Z0, Z17
+	VPSHUFB      Z16, Z0, Z16
+	VPBROADCASTD (DX), Z18
+	VPDPBUSD     Z18, Z15, Z2
+	VPDPBUSD     Z18, Z17, Z4
+	VPBROADCASTD (DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z3
+	VPDPBUSD     Z18, Z17, Z5
+	VPBROADCASTD (DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z6
+	VPDPBUSD     Z18, Z17, Z8
+	VPBROADCASTD (R11), Z18
+	VPDPBUSD     Z18, Z15, Z7
+	VPDPBUSD     Z18, Z17, Z9
+	VPBROADCASTD (R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z10
+	VPDPBUSD     Z18, Z17, Z12
+	VPBROADCASTD (R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z11
+	VPDPBUSD     Z18, Z17, Z13
+	VPBROADCASTD 4(DX), Z15
+	VPDPBUSD     Z15, Z14, Z2
+	VPDPBUSD     Z15, Z16, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z3
+	VPDPBUSD     Z15, Z16, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z6
+	VPDPBUSD     Z15, Z16, Z8
+	VPBROADCASTD 4(R11), Z15
+	VPDPBUSD     Z15, Z14, Z7
+	VPDPBUSD     Z15, Z16, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z10
+	VPDPBUSD     Z15, Z16, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z11
+	VPDPBUSD     Z15, Z16, Z13
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z14
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z15
+	VMULPS       Z15, Z2, Z2
+	VMULPS       Z14, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z14
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z15
+	VMULPS       Z15, Z4, Z4
+	VMULPS       Z14, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    (R8), Z14
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z15
+	VMULPS       Z15, Z6, Z6
+	VMULPS       Z14, Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    32(R8), Z14
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z15
+	VMULPS       Z15, Z8, Z8
+	VMULPS       Z14, Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    (R8), Z14
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z15
+	VMULPS       Z15, Z10, Z10
+	VMULPS       Z14, Z10, Z10
+	VMOVUPS      Z10, 512(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTPH2PS    32(R8), Z14
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(DI), Z15
+	VMULPS       Z15, Z12, Z12
+	VMULPS       Z14, Z12, Z12
+	VMOVUPS      Z12, 576(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfLevelsx3x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y7
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y7, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 512(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y7
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y7, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 576(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAddLevelsx3x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	MOVQ        R10, R12
+
+step:
+	VMOVDQU32    (CX), Z14
+	VPANDD       Z1, Z14, Z15
+	VPSRLW       $0x04, Z14, Z14
+	VPANDD       Z1, Z14, Z14
+	VPSHUFB      Z15, Z0, Z15
+	VPSHUFB      Z14, Z0, Z14
+	VMOVDQU32    64(CX), Z16
+	VPANDD       Z1, Z16, Z17
+	VPSRLW       $0x04, Z16, Z16
+	VPANDD       Z1, Z16, Z16
+	VPSHUFB      Z17, Z0, Z17
+	VPSHUFB      Z16, Z0, Z16
+	VPBROADCASTD (DX), Z18
+	VPDPBUSD     Z18, Z15, Z2
+	VPDPBUSD     Z18, Z17, Z4
+	VPBROADCASTD (DX)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z3
+	VPDPBUSD     Z18, Z17, Z5
+	VPBROADCASTD (DX)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z6
+	VPDPBUSD     Z18, Z17, Z8
+	VPBROADCASTD (R11), Z18
+	VPDPBUSD     Z18, Z15, Z7
+	VPDPBUSD     Z18, Z17, Z9
+	VPBROADCASTD (R11)(BX*1), Z18
+	VPDPBUSD     Z18, Z15, Z10
+	VPDPBUSD     Z18, Z17, Z12
+	VPBROADCASTD (R11)(BX*2), Z18
+	VPDPBUSD     Z18, Z15, Z11
+	VPDPBUSD     Z18, Z17, Z13
+	VPBROADCASTD 4(DX), Z15
+	VPDPBUSD     Z15, Z14, Z2
+	VPDPBUSD     Z15, Z16, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z3
+	VPDPBUSD     Z15, Z16, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z6
+	VPDPBUSD     Z15, Z16, Z8
+	VPBROADCASTD 4(R11), Z15
+	VPDPBUSD     Z15, Z14, Z7
+	VPDPBUSD     Z15, Z16, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z15
+	VPDPBUSD     Z15, Z14, Z10
+	VPDPBUSD     Z15, Z16, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z15
+	VPDPBUSD     Z15, Z14, Z11
+	VPDPBUSD     Z15, Z16, Z13
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step
+	MOVQ         R10, R12
+	SHLQ         $0x03, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z14
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z15
+	VMULPS       Z15, Z2, Z2
+	VMULPS       Z14, Z2, Z2
+	VADDPS       (AX), Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z14
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z15
+	VMULPS       Z15, Z4, Z4
+	VMULPS       Z14, Z4, Z4
+	VADDPS       64(AX), Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    (R8), Z14
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z15
+	VMULPS       Z15, Z6, Z6
+	VMULPS       Z14, Z6, Z6
+	VADDPS       256(AX), Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    32(R8), Z14
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z15
+	VMULPS       Z15, Z8, Z8
+	VMULPS       Z14, Z8, Z8
+	VADDPS       320(AX), Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    (R8), Z14
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z15
+	VMULPS       Z15, Z10, Z10
+	VMULPS       Z14, Z10, Z10
+	VADDPS       512(AX), Z10, Z10
+	VMOVUPS      Z10, 512(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTPH2PS    32(R8), Z14
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(DI), Z15
+	VMULPS       Z15, Z12, Z12
+	VMULPS       Z14, Z12, Z12
+	VADDPS       576(AX), Z12, Z12
+	VMOVUPS      Z12, 576(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfAddLevelsx3x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+	MOVQ         CX, R12
+
+step0:
+	PREFETCHT0   64(R12)
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      (R12), Y7
+	VMOVDQU      32(R12), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, R12
+	DECQ         R11
+	JNZ          step0
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    (R8), Y7
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y7, Y1, Y1
+	VADDPS       (AX), Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       32(AX), Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       256(AX), Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       288(AX), Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       512(AX), Y5, Y5
+	VMOVUPS      Y5, 512(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       544(AX), Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	MOVQ         R10, R11
+
+step1:
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD (DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 4(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	VMOVDQU      64(CX), Y7
+	VMOVDQU      96(CX), Y8
+	VPSRLW       $0x04, Y7, Y7
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y7, Y7
+	VPSHUFB      Y7, Y0, Y7
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y8, Y8
+	VPSHUFB      Y8, Y0, Y8
+	VPAND        decodeWord00ff00ff<>+0(SB), Y7, Y9
+	VPAND        decodeWord00ff00ff<>+0(SB), Y8, Y10
+	VPBROADCASTD 8(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y5, Y5
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y6, Y6
+	VPSRLW       $0x08, Y7, Y7
+	VPSRLW       $0x08, Y8, Y8
+	VPBROADCASTD 12(DX), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y1, Y1
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y9
+	VPMADDWD     Y9, Y7, Y10
+	VPADDD       Y10, Y3, Y3
+	VPMADDWD     Y9, Y8, Y9
+	VPADDD       Y9, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y9
+	VPMADDWD     Y9, Y7, Y7
+	VPADDD       Y7, Y5, Y5
+	VPMADDWD     Y9, Y8, Y7
+	VPADDD       Y7, Y6, Y6
+	ADDQ         $0x10, DX
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step1
+	MOVQ         R10, R11
+	SHLQ         $0x04, R11
+	SUBQ         R11, DX
+	VCVTPH2PS    32(R8), Y7
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y8
+	VMULPS       Y8, Y1, Y1
+	VMULPS       Y7, Y1, Y1
+	VADDPS       64(AX), Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y7
+	VMULPS       Y7, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       96(AX), Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       320(AX), Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       352(AX), Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       576(AX), Y5, Y5
+	VMOVUPS      Y5, 576(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       608(AX), Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·scoreF32x3x2AVX512(SB), NOSPLIT, $0-48
@@ -13503,6 +21615,375 @@ step:
 	VFMADD231PS  Z8, Z7, Z5
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z6
+	VMULPS       (AX), Z6, Z6
+	VADDPS       Z0, Z6, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (SI), Z6
+	VMULPS       64(AX), Z6, Z6
+	VADDPS       Z1, Z6, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       128(AX), Z6, Z6
+	VADDPS       Z2, Z6, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       192(AX), Z6, Z6
+	VADDPS       Z3, Z6, Z3
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       256(AX), Z6, Z6
+	VADDPS       Z4, Z6, Z4
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       320(AX), Z6, Z6
+	VADDPS       Z5, Z6, Z5
+	VMOVUPS      Z5, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE4M3x3x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DI, R8
+
+step:
+	VPMOVSXBW    (CX), Y6
+	VPSLLW       $0x07, Y6, Y6
+	VPAND        decodeWordbf80bf80<>+0(SB), Y6, Y6
+	VCVTPH2PS    Y6, Z6
+	VPMOVSXBW    16(CX), Y7
+	VPSLLW       $0x07, Y7, Y7
+	VPAND        decodeWordbf80bf80<>+0(SB), Y7, Y7
+	VCVTPH2PS    Y7, Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(BX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(BX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x3x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	MOVQ   R8, R9
+
+step:
+	VPMOVSXBW    (CX), Y3
+	VPSLLW       $0x07, Y3, Y3
+	VPAND        decodeWordbf80bf80<>+0(SB), Y3, Y3
+	VCVTPH2PS    Y3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z3, Z0
+	VBROADCASTSS (DX)(BX*1), Z4
+	VFMADD231PS  Z4, Z3, Z1
+	VBROADCASTSS (DX)(BX*2), Z4
+	VFMADD231PS  Z4, Z3, Z2
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z3
+	VMULPS       (AX), Z3, Z3
+	VADDPS       Z0, Z3, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z3
+	VMULPS       128(AX), Z3, Z3
+	VADDPS       Z1, Z3, Z1
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(SI), Z3
+	VMULPS       256(AX), Z3, Z3
+	VADDPS       Z2, Z3, Z2
+	VMOVUPS      Z2, 256(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x3x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   R8, R9
+
+step:
+	VPMOVSXBW    (CX), Y6
+	VPSLLW       $0x07, Y6, Y6
+	VPAND        decodeWordbf80bf80<>+0(SB), Y6, Y6
+	VCVTPH2PS    Y6, Z6
+	VPMOVSXBW    16(CX), Y7
+	VPSLLW       $0x07, Y7, Y7
+	VPAND        decodeWordbf80bf80<>+0(SB), Y7, Y7
+	VCVTPH2PS    Y7, Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(BX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(BX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z6
+	VMULPS       (AX), Z6, Z6
+	VADDPS       Z0, Z6, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (SI), Z6
+	VMULPS       64(AX), Z6, Z6
+	VADDPS       Z1, Z6, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       128(AX), Z6, Z6
+	VADDPS       Z2, Z6, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(SI), Z6
+	VMULPS       192(AX), Z6, Z6
+	VADDPS       Z3, Z6, Z3
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       256(AX), Z6, Z6
+	VADDPS       Z4, Z6, Z4
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(SI), Z6
+	VMULPS       320(AX), Z6, Z6
+	VADDPS       Z5, Z6, Z5
+	VMOVUPS      Z5, 320(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE5M2x3x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DI, R8
+
+step:
+	VPMOVZXBW    (CX), Y6
+	VPSLLW       $0x08, Y6, Y6
+	VCVTPH2PS    Y6, Z6
+	VPMOVZXBW    16(CX), Y7
+	VPSLLW       $0x08, Y7, Y7
+	VCVTPH2PS    Y7, Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(BX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(BX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
+	DECQ         R8
+	JNZ          step
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x3x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	MOVQ   R8, R9
+
+step:
+	VPMOVZXBW    (CX), Y3
+	VPSLLW       $0x08, Y3, Y3
+	VCVTPH2PS    Y3, Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z3, Z0
+	VBROADCASTSS (DX)(BX*1), Z4
+	VFMADD231PS  Z4, Z3, Z1
+	VBROADCASTSS (DX)(BX*2), Z4
+	VFMADD231PS  Z4, Z3, Z2
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Z3
+	VMULPS       (AX), Z3, Z3
+	VADDPS       Z0, Z3, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(SI), Z3
+	VMULPS       128(AX), Z3, Z3
+	VADDPS       Z1, Z3, Z1
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(SI), Z3
+	VMULPS       256(AX), Z3, Z3
+	VADDPS       Z2, Z3, Z2
+	VMOVUPS      Z2, 256(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x3x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   R8, R9
+
+step:
+	VPMOVZXBW    (CX), Y6
+	VPSLLW       $0x08, Y6, Y6
+	VCVTPH2PS    Y6, Z6
+	VPMOVZXBW    16(CX), Y7
+	VPSLLW       $0x08, Y7, Y7
+	VCVTPH2PS    Y7, Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(BX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(BX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, CX
 	DECQ         R9
 	JNZ          step
 	MOVQ         R8, R9
@@ -14635,6 +23116,814 @@ step1:
 	VFMADD231PS  Y8, Y7, Y5
 	ADDQ         $0x04, DX
 	ADDQ         $0x00000040, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE4M3x3x2AVX2(SB), NOSPLIT, $384-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R10
+	MOVQ    R9, R11
+
+step0:
+	VPMOVSXBW    (R10), X6
+	VPSLLW       $0x07, X6, X6
+	VPAND        decodeWordbf80bf80<>+0(SB), X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVSXBW    8(R10), X7
+	VPSLLW       $0x07, X7, X7
+	VPAND        decodeWordbf80bf80<>+0(SB), X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         R11
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VPMOVSXBW    16(R10), X6
+	VPSLLW       $0x07, X6, X6
+	VPAND        decodeWordbf80bf80<>+0(SB), X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVSXBW    24(R10), X7
+	VPSLLW       $0x07, X7, X7
+	VPAND        decodeWordbf80bf80<>+0(SB), X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x3x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  R8, R9
+
+step:
+	VPMOVSXBW    (CX), X6
+	VPSLLW       $0x07, X6, X6
+	VPAND        decodeWordbf80bf80<>+0(SB), X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVSXBW    8(CX), X7
+	VPSLLW       $0x07, X7, X7
+	VPAND        decodeWordbf80bf80<>+0(SB), X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x3x2AVX2(SB), NOSPLIT, $384-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R11
+	MOVQ    R10, R12
+
+step0:
+	VPMOVSXBW    (R11), X6
+	VPSLLW       $0x07, X6, X6
+	VPAND        decodeWordbf80bf80<>+0(SB), X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVSXBW    8(R11), X7
+	VPSLLW       $0x07, X7, X7
+	VPAND        decodeWordbf80bf80<>+0(SB), X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVSXBW    16(R11), X6
+	VPSLLW       $0x07, X6, X6
+	VPAND        decodeWordbf80bf80<>+0(SB), X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVSXBW    24(R11), X7
+	VPSLLW       $0x07, X7, X7
+	VPAND        decodeWordbf80bf80<>+0(SB), X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS (SI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS 4(SI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 8(SI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE5M2x3x2AVX2(SB), NOSPLIT, $384-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ blocks+32(FP), SI
+	MOVQ steps+40(FP), DI
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    DI, R8
+
+piece:
+	MOVQ $0x00000020, R9
+	CMPQ R8, R9
+	JGE  whole
+	MOVQ R8, R9
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R10
+	MOVQ    R9, R11
+
+step0:
+	VPMOVZXBW    (R10), X6
+	VPSLLW       $0x08, X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVZXBW    8(R10), X7
+	VPSLLW       $0x08, X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         R11
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R10
+	MOVQ         R9, CX
+
+step1:
+	VPMOVZXBW    16(R10), X6
+	VPSLLW       $0x08, X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVZXBW    24(R10), X7
+	VPSLLW       $0x08, X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R10
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 192(SP)
+	VMOVUPS      Y1, 224(SP)
+	VMOVUPS      Y2, 256(SP)
+	VMOVUPS      Y3, 288(SP)
+	VMOVUPS      Y4, 320(SP)
+	VMOVUPS      Y5, 352(SP)
+	MOVQ         R10, CX
+	SUBQ         R9, R8
+	JNZ          piece
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	SUBQ         R8, DX
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         SI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x3x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	MOVQ  R8, R9
+
+step:
+	VPMOVZXBW    (CX), X6
+	VPSLLW       $0x08, X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVZXBW    8(CX), X7
+	VPSLLW       $0x08, X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000010, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	VBROADCASTSS (SI), Y6
+	VMULPS       (AX), Y6, Y6
+	VADDPS       Y0, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (SI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(SI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(SI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x3x2AVX2(SB), NOSPLIT, $384-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ r+32(FP), SI
+	MOVQ blocks+40(FP), DI
+	MOVQ steps+48(FP), R8
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	MOVQ    CX, R11
+	MOVQ    R10, R12
+
+step0:
+	VPMOVZXBW    (R11), X6
+	VPSLLW       $0x08, X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVZXBW    8(R11), X7
+	VPSLLW       $0x08, X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      256(SP), Y2
+	VMOVUPS      288(SP), Y3
+	VMOVUPS      320(SP), Y4
+	VMOVUPS      352(SP), Y5
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVZXBW    16(R11), X6
+	VPSLLW       $0x08, X6, X6
+	VCVTPH2PS    X6, Y6
+	VPMOVZXBW    24(R11), X7
+	VPSLLW       $0x08, X7, X7
+	VCVTPH2PS    X7, Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(BX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(BX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x04, DX
+	ADDQ         $0x00000020, R11
 	DECQ         CX
 	JNZ          step1
 	VMOVUPS      Y0, 192(SP)
@@ -20546,6 +29835,3447 @@ step1:
 	VZEROUPPER
 	RET
 
+// func tileLevelsx4x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx4x1AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R9
+	ADDQ            BX, R9
+	LEAQ            (R9)(BX*2), R9
+	MOVQ            R9, R10
+	ADDQ            BX, R10
+	LEAQ            (R10)(BX*2), R10
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 8(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 12(SI), Z8, Z8
+	MOVQ        R8, R11
+
+step:
+	VMOVDQU32     (CX), Z10
+	VPANDD        Z1, Z10, Z11
+	VPSRLW        $0x04, Z10, Z10
+	VPANDD        Z1, Z10, Z10
+	VPSHUFB       Z11, Z0, Z11
+	VPSHUFB       Z10, Z0, Z10
+	VPDPBUSD.BCST (DX), Z11, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z11, Z3
+	VPDPBUSD.BCST (DX)(BX*2), Z11, Z4
+	VPDPBUSD.BCST (R9), Z11, Z5
+	VPDPBUSD.BCST (R9)(BX*1), Z11, Z6
+	VPDPBUSD.BCST (R9)(BX*2), Z11, Z7
+	VPDPBUSD.BCST (R10), Z11, Z8
+	VPDPBUSD.BCST (R10)(BX*1), Z11, Z9
+	VPDPBUSD.BCST 4(DX), Z10, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z10, Z3
+	VPDPBUSD.BCST 4(DX)(BX*2), Z10, Z4
+	VPDPBUSD.BCST 4(R9), Z10, Z5
+	VPDPBUSD.BCST 4(R9)(BX*1), Z10, Z6
+	VPDPBUSD.BCST 4(R9)(BX*2), Z10, Z7
+	VPDPBUSD.BCST 4(R10), Z10, Z8
+	VPDPBUSD.BCST 4(R10)(BX*1), Z10, Z9
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R9
+	ADDQ          $0x08, R10
+	ADDQ          $0x00000040, CX
+	DECQ          R11
+	JNZ           step
+	MOVQ          R8, R11
+	SHLQ          $0x03, R11
+	SUBQ          R11, DX
+	SUBQ          R11, R9
+	SUBQ          R11, R10
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VMOVUPS       Z2, (AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VMOVUPS       Z4, 64(AX)
+	VPSLLD        $0x08, Z7, Z7
+	VPADDD        Z7, Z6, Z6
+	VMOVUPS       Z6, 128(AX)
+	VPSLLD        $0x08, Z9, Z9
+	VPADDD        Z9, Z8, Z8
+	VMOVUPS       Z8, 192(AX)
+	ADDQ          $0x00000100, AX
+	DECQ          DI
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx4x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·tileLevelsx4x1AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+	MOVQ           DX, R9
+	ADDQ           BX, R9
+	LEAQ           (R9)(BX*2), R9
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R8, R10
+
+step0:
+	VMOVDQU      (CX), Y9
+	VMOVDQU      32(CX), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R9), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R9), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      (CX), Y9
+	VMOVDQU      32(CX), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R9), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R9), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R9
+	ADDQ         $0x00000040, CX
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R8, R10
+	SHLQ         $0x04, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 64(AX)
+	VMOVUPS      Y4, 96(AX)
+	VMOVUPS      Y5, 128(AX)
+	VMOVUPS      Y6, 160(AX)
+	VMOVUPS      Y7, 192(AX)
+	VMOVUPS      Y8, 224(AX)
+	ADDQ         $0x00000100, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx4x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·tileLevelsx4x2AVX512(SB), NOSPLIT, $0-64
+	MOVQ            sums+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            blocks+48(FP), DI
+	MOVQ            steps+56(FP), R8
+	MOVQ            levels+40(FP), R9
+	VBROADCASTI32X4 (R9), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R9
+	ADDQ            BX, R9
+	LEAQ            (R9)(BX*2), R9
+	MOVQ            R9, R10
+	ADDQ            BX, R10
+	LEAQ            (R10)(BX*2), R10
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(SI), Z14, Z14
+	VPXORD      Z17, Z17, Z17
+	VPXORD      Z16, Z16, Z16
+	VPSUBD.BCST 12(SI), Z16, Z16
+	MOVQ        R8, R11
+
+step:
+	VMOVDQU32    (CX), Z18
+	VPANDD       Z1, Z18, Z19
+	VPSRLW       $0x04, Z18, Z18
+	VPANDD       Z1, Z18, Z18
+	VPSHUFB      Z19, Z0, Z19
+	VPSHUFB      Z18, Z0, Z18
+	VMOVDQU32    64(CX), Z20
+	VPANDD       Z1, Z20, Z21
+	VPSRLW       $0x04, Z20, Z20
+	VPANDD       Z1, Z20, Z20
+	VPSHUFB      Z21, Z0, Z21
+	VPSHUFB      Z20, Z0, Z20
+	VPBROADCASTD (DX), Z22
+	VPDPBUSD     Z22, Z19, Z2
+	VPDPBUSD     Z22, Z21, Z4
+	VPBROADCASTD (DX)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z3
+	VPDPBUSD     Z22, Z21, Z5
+	VPBROADCASTD (DX)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z6
+	VPDPBUSD     Z22, Z21, Z8
+	VPBROADCASTD (R9), Z22
+	VPDPBUSD     Z22, Z19, Z7
+	VPDPBUSD     Z22, Z21, Z9
+	VPBROADCASTD (R9)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z10
+	VPDPBUSD     Z22, Z21, Z12
+	VPBROADCASTD (R9)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z11
+	VPDPBUSD     Z22, Z21, Z13
+	VPBROADCASTD (R10), Z22
+	VPDPBUSD     Z22, Z19, Z14
+	VPDPBUSD     Z22, Z21, Z16
+	VPBROADCASTD (R10)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z15
+	VPDPBUSD     Z22, Z21, Z17
+	VPBROADCASTD 4(DX), Z19
+	VPDPBUSD     Z19, Z18, Z2
+	VPDPBUSD     Z19, Z20, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z3
+	VPDPBUSD     Z19, Z20, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z6
+	VPDPBUSD     Z19, Z20, Z8
+	VPBROADCASTD 4(R9), Z19
+	VPDPBUSD     Z19, Z18, Z7
+	VPDPBUSD     Z19, Z20, Z9
+	VPBROADCASTD 4(R9)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z10
+	VPDPBUSD     Z19, Z20, Z12
+	VPBROADCASTD 4(R9)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z11
+	VPDPBUSD     Z19, Z20, Z13
+	VPBROADCASTD 4(R10), Z19
+	VPDPBUSD     Z19, Z18, Z14
+	VPDPBUSD     Z19, Z20, Z16
+	VPBROADCASTD 4(R10)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z15
+	VPDPBUSD     Z19, Z20, Z17
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R9
+	ADDQ         $0x08, R10
+	ADDQ         $0x00000080, CX
+	DECQ         R11
+	JNZ          step
+	MOVQ         R8, R11
+	SHLQ         $0x03, R11
+	SUBQ         R11, DX
+	SUBQ         R11, R9
+	SUBQ         R11, R10
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VMOVUPS      Z6, 128(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VMOVUPS      Z8, 192(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VMOVUPS      Z10, 256(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VMOVUPS      Z12, 320(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VMOVUPS      Z14, 384(AX)
+	VPSLLD       $0x08, Z17, Z17
+	VPADDD       Z17, Z16, Z16
+	VMOVUPS      Z16, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func tileLevelsx4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·tileLevelsx4x2AVX2(SB), NOSPLIT, $0-64
+	MOVQ           sums+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           blocks+48(FP), DI
+	MOVQ           steps+56(FP), R8
+	MOVQ           levels+40(FP), R9
+	VBROADCASTI128 (R9), Y0
+	ADDQ           BX, BX
+	MOVQ           DX, R9
+	ADDQ           BX, R9
+	LEAQ           (R9)(BX*2), R9
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R8, R10
+	MOVQ         CX, R11
+
+step0:
+	PREFETCHT0   64(R11)
+	VMOVDQU      (R11), Y9
+	VMOVDQU      32(R11), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R9), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R9), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      (R11), Y9
+	VMOVDQU      32(R11), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R9), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R9), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R9
+	ADDQ         $0x00000080, R11
+	DECQ         R10
+	JNZ          step0
+	MOVQ         R8, R10
+	SHLQ         $0x04, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 128(AX)
+	VMOVUPS      Y4, 160(AX)
+	VMOVUPS      Y5, 256(AX)
+	VMOVUPS      Y6, 288(AX)
+	VMOVUPS      Y7, 384(AX)
+	VMOVUPS      Y8, 416(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R8, R10
+
+step1:
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R9), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R9), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R9), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R9), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R9
+	ADDQ         $0x00000080, CX
+	DECQ         R10
+	JNZ          step1
+	MOVQ         R8, R10
+	SHLQ         $0x04, R10
+	SUBQ         R10, DX
+	SUBQ         R10, R9
+	VMOVUPS      Y1, 64(AX)
+	VMOVUPS      Y2, 96(AX)
+	VMOVUPS      Y3, 192(AX)
+	VMOVUPS      Y4, 224(AX)
+	VMOVUPS      Y5, 320(AX)
+	VMOVUPS      Y6, 352(AX)
+	VMOVUPS      Y7, 448(AX)
+	VMOVUPS      Y8, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx4x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx4x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+	MOVQ            R11, R12
+	ADDQ            BX, R12
+	LEAQ            (R12)(BX*2), R12
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST 4(SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 8(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 12(SI), Z8, Z8
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32     (CX), Z10
+	VPANDD        Z1, Z10, Z11
+	VPSRLW        $0x04, Z10, Z10
+	VPANDD        Z1, Z10, Z10
+	VPSHUFB       Z11, Z0, Z11
+	VPSHUFB       Z10, Z0, Z10
+	VPDPBUSD.BCST (DX), Z11, Z2
+	VPDPBUSD.BCST (DX)(BX*1), Z11, Z3
+	VPDPBUSD.BCST (DX)(BX*2), Z11, Z4
+	VPDPBUSD.BCST (R11), Z11, Z5
+	VPDPBUSD.BCST (R11)(BX*1), Z11, Z6
+	VPDPBUSD.BCST (R11)(BX*2), Z11, Z7
+	VPDPBUSD.BCST (R12), Z11, Z8
+	VPDPBUSD.BCST (R12)(BX*1), Z11, Z9
+	VPDPBUSD.BCST 4(DX), Z10, Z2
+	VPDPBUSD.BCST 4(DX)(BX*1), Z10, Z3
+	VPDPBUSD.BCST 4(DX)(BX*2), Z10, Z4
+	VPDPBUSD.BCST 4(R11), Z10, Z5
+	VPDPBUSD.BCST 4(R11)(BX*1), Z10, Z6
+	VPDPBUSD.BCST 4(R11)(BX*2), Z10, Z7
+	VPDPBUSD.BCST 4(R12), Z10, Z8
+	VPDPBUSD.BCST 4(R12)(BX*1), Z10, Z9
+	ADDQ          $0x08, DX
+	ADDQ          $0x08, R11
+	ADDQ          $0x08, R12
+	ADDQ          $0x00000040, CX
+	DECQ          R13
+	JNZ           step
+	MOVQ          R10, R13
+	SHLQ          $0x03, R13
+	SUBQ          R13, DX
+	SUBQ          R13, R11
+	SUBQ          R13, R12
+	VPSLLD        $0x08, Z3, Z3
+	VPADDD        Z3, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VBROADCASTSS  (R8), Z10
+	VMULPS        Z10, Z2, Z2
+	VBROADCASTSS  (DI), Z10
+	VMULPS        (AX), Z10, Z10
+	VADDPS        Z2, Z10, Z2
+	VMOVUPS       Z2, (AX)
+	VPSLLD        $0x08, Z5, Z5
+	VPADDD        Z5, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VBROADCASTSS  4(R8), Z10
+	VMULPS        Z10, Z4, Z4
+	VBROADCASTSS  4(DI), Z10
+	VMULPS        128(AX), Z10, Z10
+	VADDPS        Z4, Z10, Z4
+	VMOVUPS       Z4, 128(AX)
+	VPSLLD        $0x08, Z7, Z7
+	VPADDD        Z7, Z6, Z6
+	VCVTDQ2PS     Z6, Z6
+	VBROADCASTSS  8(R8), Z10
+	VMULPS        Z10, Z6, Z6
+	VBROADCASTSS  8(DI), Z10
+	VMULPS        256(AX), Z10, Z10
+	VADDPS        Z6, Z10, Z6
+	VMOVUPS       Z6, 256(AX)
+	VPSLLD        $0x08, Z9, Z9
+	VPADDD        Z9, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VBROADCASTSS  12(R8), Z10
+	VMULPS        Z10, Z8, Z8
+	VBROADCASTSS  12(DI), Z10
+	VMULPS        384(AX), Z10, Z10
+	VADDPS        Z8, Z10, Z8
+	VMOVUPS       Z8, 384(AX)
+	ADDQ          $0x00000200, AX
+	DECQ          R9
+	JNZ           block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx4x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2
+TEXT ·valueLevelsx4x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+	MOVQ           DX, R11
+	ADDQ           BX, R11
+	LEAQ           (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+
+step0:
+	VMOVDQU      (CX), Y9
+	VMOVDQU      32(CX), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      (CX), Y9
+	VMOVDQU      32(CX), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000040, CX
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y9
+	VMULPS       Y9, Y1, Y1
+	VBROADCASTSS (DI), Y9
+	VMULPS       (AX), Y9, Y9
+	VADDPS       Y1, Y9, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       128(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 128(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       160(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 160(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       256(AX), Y1, Y1
+	VADDPS       Y5, Y1, Y5
+	VMOVUPS      Y5, 256(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       288(AX), Y1, Y1
+	VADDPS       Y6, Y1, Y6
+	VMOVUPS      Y6, 288(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y1
+	VMULPS       Y1, Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       384(AX), Y1, Y1
+	VADDPS       Y7, Y1, Y7
+	VMOVUPS      Y7, 384(AX)
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(R8), Y1
+	VMULPS       Y1, Y8, Y8
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       416(AX), Y1, Y1
+	VADDPS       Y8, Y1, Y8
+	VMOVUPS      Y8, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx4x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·valueLevelsx4x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            o+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            r+40(FP), DI
+	MOVQ            unit+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+	MOVQ            R11, R12
+	ADDQ            BX, R12
+	LEAQ            (R12)(BX*2), R12
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(SI), Z14, Z14
+	VPXORD      Z17, Z17, Z17
+	VPXORD      Z16, Z16, Z16
+	VPSUBD.BCST 12(SI), Z16, Z16
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z18
+	VPANDD       Z1, Z18, Z19
+	VPSRLW       $0x04, Z18, Z18
+	VPANDD       Z1, Z18, Z18
+	VPSHUFB      Z19, Z0, Z19
+	VPSHUFB      Z18, Z0, Z18
+	VMOVDQU32    64(CX), Z20
+	VPANDD       Z1, Z20, Z21
+	VPSRLW       $0x04, Z20, Z20
+	VPANDD       Z1, Z20, Z20
+	VPSHUFB      Z21, Z0, Z21
+	VPSHUFB      Z20, Z0, Z20
+	VPBROADCASTD (DX), Z22
+	VPDPBUSD     Z22, Z19, Z2
+	VPDPBUSD     Z22, Z21, Z4
+	VPBROADCASTD (DX)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z3
+	VPDPBUSD     Z22, Z21, Z5
+	VPBROADCASTD (DX)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z6
+	VPDPBUSD     Z22, Z21, Z8
+	VPBROADCASTD (R11), Z22
+	VPDPBUSD     Z22, Z19, Z7
+	VPDPBUSD     Z22, Z21, Z9
+	VPBROADCASTD (R11)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z10
+	VPDPBUSD     Z22, Z21, Z12
+	VPBROADCASTD (R11)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z11
+	VPDPBUSD     Z22, Z21, Z13
+	VPBROADCASTD (R12), Z22
+	VPDPBUSD     Z22, Z19, Z14
+	VPDPBUSD     Z22, Z21, Z16
+	VPBROADCASTD (R12)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z15
+	VPDPBUSD     Z22, Z21, Z17
+	VPBROADCASTD 4(DX), Z19
+	VPDPBUSD     Z19, Z18, Z2
+	VPDPBUSD     Z19, Z20, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z3
+	VPDPBUSD     Z19, Z20, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z6
+	VPDPBUSD     Z19, Z20, Z8
+	VPBROADCASTD 4(R11), Z19
+	VPDPBUSD     Z19, Z18, Z7
+	VPDPBUSD     Z19, Z20, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z10
+	VPDPBUSD     Z19, Z20, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z11
+	VPDPBUSD     Z19, Z20, Z13
+	VPBROADCASTD 4(R12), Z19
+	VPDPBUSD     Z19, Z18, Z14
+	VPDPBUSD     Z19, Z20, Z16
+	VPBROADCASTD 4(R12)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z15
+	VPDPBUSD     Z19, Z20, Z17
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (R8), Z18
+	VMULPS       Z18, Z2, Z2
+	VBROADCASTSS (DI), Z18
+	VMULPS       (AX), Z18, Z18
+	VADDPS       Z2, Z18, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (R8), Z18
+	VMULPS       Z18, Z4, Z4
+	VBROADCASTSS (DI), Z18
+	VMULPS       64(AX), Z18, Z18
+	VADDPS       Z4, Z18, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(R8), Z18
+	VMULPS       Z18, Z6, Z6
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       128(AX), Z18, Z18
+	VADDPS       Z6, Z18, Z6
+	VMOVUPS      Z6, 128(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(R8), Z18
+	VMULPS       Z18, Z8, Z8
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       192(AX), Z18, Z18
+	VADDPS       Z8, Z18, Z8
+	VMOVUPS      Z8, 192(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(R8), Z18
+	VMULPS       Z18, Z10, Z10
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       256(AX), Z18, Z18
+	VADDPS       Z10, Z18, Z10
+	VMOVUPS      Z10, 256(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(R8), Z18
+	VMULPS       Z18, Z12, Z12
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       320(AX), Z18, Z18
+	VADDPS       Z12, Z18, Z12
+	VMOVUPS      Z12, 320(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(R8), Z18
+	VMULPS       Z18, Z14, Z14
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       384(AX), Z18, Z18
+	VADDPS       Z14, Z18, Z14
+	VMOVUPS      Z14, 384(AX)
+	VPSLLD       $0x08, Z17, Z17
+	VPADDD       Z17, Z16, Z16
+	VCVTDQ2PS    Z16, Z16
+	VBROADCASTSS 12(R8), Z18
+	VMULPS       Z18, Z16, Z16
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       448(AX), Z18, Z18
+	VADDPS       Z16, Z18, Z16
+	VMOVUPS      Z16, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueLevelsx4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·valueLevelsx4x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           o+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           r+40(FP), DI
+	MOVQ           unit+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+	MOVQ           DX, R11
+	ADDQ           BX, R11
+	LEAQ           (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	PREFETCHT0   64(R13)
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y9
+	VMULPS       Y9, Y1, Y1
+	VBROADCASTSS (DI), Y9
+	VMULPS       (AX), Y9, Y9
+	VADDPS       Y1, Y9, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       32(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       128(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 128(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       160(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 160(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       256(AX), Y1, Y1
+	VADDPS       Y5, Y1, Y5
+	VMOVUPS      Y5, 256(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       288(AX), Y1, Y1
+	VADDPS       Y6, Y1, Y6
+	VMOVUPS      Y6, 288(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y1
+	VMULPS       Y1, Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       384(AX), Y1, Y1
+	VADDPS       Y7, Y1, Y7
+	VMOVUPS      Y7, 384(AX)
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(R8), Y1
+	VMULPS       Y1, Y8, Y8
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       416(AX), Y1, Y1
+	VADDPS       Y8, Y1, Y8
+	VMOVUPS      Y8, 416(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (R8), Y9
+	VMULPS       Y9, Y1, Y1
+	VBROADCASTSS (DI), Y9
+	VMULPS       64(AX), Y9, Y9
+	VADDPS       Y1, Y9, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       96(AX), Y1, Y1
+	VADDPS       Y2, Y1, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       192(AX), Y1, Y1
+	VADDPS       Y3, Y1, Y3
+	VMOVUPS      Y3, 192(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       224(AX), Y1, Y1
+	VADDPS       Y4, Y1, Y4
+	VMOVUPS      Y4, 224(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       320(AX), Y1, Y1
+	VADDPS       Y5, Y1, Y5
+	VMOVUPS      Y5, 320(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       352(AX), Y1, Y1
+	VADDPS       Y6, Y1, Y6
+	VMOVUPS      Y6, 352(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(R8), Y1
+	VMULPS       Y1, Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       448(AX), Y1, Y1
+	VADDPS       Y7, Y1, Y7
+	VMOVUPS      Y7, 448(AX)
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(R8), Y1
+	VMULPS       Y1, Y8, Y8
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       480(AX), Y1, Y1
+	VADDPS       Y8, Y1, Y8
+	VMOVUPS      Y8, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreLevelsx4x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            add+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+	MOVQ            R11, R12
+	ADDQ            BX, R12
+	LEAQ            (R12)(BX*2), R12
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(SI), Z14, Z14
+	VPXORD      Z17, Z17, Z17
+	VPXORD      Z16, Z16, Z16
+	VPSUBD.BCST 12(SI), Z16, Z16
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z18
+	VPANDD       Z1, Z18, Z19
+	VPSRLW       $0x04, Z18, Z18
+	VPANDD       Z1, Z18, Z18
+	VPSHUFB      Z19, Z0, Z19
+	VPSHUFB      Z18, Z0, Z18
+	VMOVDQU32    64(CX), Z20
+	VPANDD       Z1, Z20, Z21
+	VPSRLW       $0x04, Z20, Z20
+	VPANDD       Z1, Z20, Z20
+	VPSHUFB      Z21, Z0, Z21
+	VPSHUFB      Z20, Z0, Z20
+	VPBROADCASTD (DX), Z22
+	VPDPBUSD     Z22, Z19, Z2
+	VPDPBUSD     Z22, Z21, Z4
+	VPBROADCASTD (DX)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z3
+	VPDPBUSD     Z22, Z21, Z5
+	VPBROADCASTD (DX)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z6
+	VPDPBUSD     Z22, Z21, Z8
+	VPBROADCASTD (R11), Z22
+	VPDPBUSD     Z22, Z19, Z7
+	VPDPBUSD     Z22, Z21, Z9
+	VPBROADCASTD (R11)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z10
+	VPDPBUSD     Z22, Z21, Z12
+	VPBROADCASTD (R11)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z11
+	VPDPBUSD     Z22, Z21, Z13
+	VPBROADCASTD (R12), Z22
+	VPDPBUSD     Z22, Z19, Z14
+	VPDPBUSD     Z22, Z21, Z16
+	VPBROADCASTD (R12)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z15
+	VPDPBUSD     Z22, Z21, Z17
+	VPBROADCASTD 4(DX), Z19
+	VPDPBUSD     Z19, Z18, Z2
+	VPDPBUSD     Z19, Z20, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z3
+	VPDPBUSD     Z19, Z20, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z6
+	VPDPBUSD     Z19, Z20, Z8
+	VPBROADCASTD 4(R11), Z19
+	VPDPBUSD     Z19, Z18, Z7
+	VPDPBUSD     Z19, Z20, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z10
+	VPDPBUSD     Z19, Z20, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z11
+	VPDPBUSD     Z19, Z20, Z13
+	VPBROADCASTD 4(R12), Z19
+	VPDPBUSD     Z19, Z18, Z14
+	VPDPBUSD     Z19, Z20, Z16
+	VPBROADCASTD 4(R12)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z15
+	VPDPBUSD     Z19, Z20, Z17
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z18
+	VMULPS       Z18, Z2, Z2
+	VBROADCASTSS (R8), Z18
+	VADDPS       Z18, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z18
+	VMULPS       Z18, Z4, Z4
+	VBROADCASTSS (R8), Z18
+	VADDPS       Z18, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       Z18, Z6, Z6
+	VBROADCASTSS 4(R8), Z18
+	VADDPS       Z18, Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z18
+	VMULPS       Z18, Z8, Z8
+	VBROADCASTSS 4(R8), Z18
+	VADDPS       Z18, Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       Z18, Z10, Z10
+	VBROADCASTSS 8(R8), Z18
+	VADDPS       Z18, Z10, Z10
+	VMOVUPS      Z10, 512(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(DI), Z18
+	VMULPS       Z18, Z12, Z12
+	VBROADCASTSS 8(R8), Z18
+	VADDPS       Z18, Z12, Z12
+	VMOVUPS      Z12, 576(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       Z18, Z14, Z14
+	VBROADCASTSS 12(R8), Z18
+	VADDPS       Z18, Z14, Z14
+	VMOVUPS      Z14, 768(AX)
+	VPSLLD       $0x08, Z17, Z17
+	VPADDD       Z17, Z16, Z16
+	VCVTDQ2PS    Z16, Z16
+	VBROADCASTSS 12(DI), Z18
+	VMULPS       Z18, Z16, Z16
+	VBROADCASTSS 12(R8), Z18
+	VADDPS       Z18, Z16, Z16
+	VMOVUPS      Z16, 832(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreLevelsx4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·scoreLevelsx4x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           add+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+	MOVQ           DX, R11
+	ADDQ           BX, R11
+	LEAQ           (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	PREFETCHT0   64(R13)
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y1, Y1
+	VBROADCASTSS (R8), Y9
+	VADDPS       Y9, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 512(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VBROADCASTSS 12(R8), Y1
+	VADDPS       Y1, Y7, Y7
+	VMOVUPS      Y7, 768(AX)
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y8, Y8
+	VBROADCASTSS 12(R8), Y1
+	VADDPS       Y1, Y8, Y8
+	VMOVUPS      Y8, 800(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y1, Y1
+	VBROADCASTSS (R8), Y9
+	VADDPS       Y9, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y1
+	VMULPS       Y1, Y2, Y2
+	VBROADCASTSS (R8), Y1
+	VADDPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y3, Y3
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y1
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS 4(R8), Y1
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 576(AX)
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y1
+	VMULPS       Y1, Y6, Y6
+	VBROADCASTSS 8(R8), Y1
+	VADDPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y7, Y7
+	VBROADCASTSS 12(R8), Y1
+	VADDPS       Y1, Y7, Y7
+	VMOVUPS      Y7, 832(AX)
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(DI), Y1
+	VMULPS       Y1, Y8, Y8
+	VBROADCASTSS 12(R8), Y1
+	VADDPS       Y1, Y8, Y8
+	VMOVUPS      Y8, 864(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI, MMX+
+TEXT ·scoreHalfLevelsx4x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	PREFETCHT0      -64(CX)
+	PREFETCHT0      -128(CX)
+	PREFETCHT0      -192(CX)
+	PREFETCHT0      -256(CX)
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+	MOVQ            R11, R12
+	ADDQ            BX, R12
+	LEAQ            (R12)(BX*2), R12
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(SI), Z14, Z14
+	VPXORD      Z17, Z17, Z17
+	VPXORD      Z16, Z16, Z16
+	VPSUBD.BCST 12(SI), Z16, Z16
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z18
+	VPANDD       Z1, Z18, Z19
+	VPSRLW       $0x04, Z18, Z18
+	VPANDD       Z1, Z18, Z18
+	VPSHUFB      Z19, Z0, Z19
+	VPSHUFB      Z18, Z0, Z18
+	VMOVDQU32    64(CX), Z20
+	VPANDD       Z1, Z20, Z21
+	VPSRLW       $0x04, Z20, Z20
+	VPANDD       Z1, Z20, Z20
+	VPSHUFB      Z21, Z0, Z21
+	VPSHUFB      Z20, Z0, Z20
+	VPBROADCASTD (DX), Z22
+	VPDPBUSD     Z22, Z19, Z2
+	VPDPBUSD     Z22, Z21, Z4
+	VPBROADCASTD (DX)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z3
+	VPDPBUSD     Z22, Z21, Z5
+	VPBROADCASTD (DX)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z6
+	VPDPBUSD     Z22, Z21, Z8
+	VPBROADCASTD (R11), Z22
+	VPDPBUSD     Z22, Z19, Z7
+	VPDPBUSD     Z22, Z21, Z9
+	VPBROADCASTD (R11)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z10
+	VPDPBUSD     Z22, Z21, Z12
+	VPBROADCASTD (R11)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z11
+	VPDPBUSD     Z22, Z21, Z13
+	VPBROADCASTD (R12), Z22
+	VPDPBUSD     Z22, Z19, Z14
+	VPDPBUSD     Z22, Z21, Z16
+	VPBROADCASTD (R12)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z15
+	VPDPBUSD     Z22, Z21, Z17
+	VPBROADCASTD 4(DX), Z19
+	VPDPBUSD     Z19, Z18, Z2
+	VPDPBUSD     Z19, Z20, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z3
+	VPDPBUSD     Z19, Z20, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z6
+	VPDPBUSD     Z19, Z20, Z8
+	VPBROADCASTD 4(R11), Z19
+	VPDPBUSD     Z19, Z18, Z7
+	VPDPBUSD     Z19, Z20, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z10
+	VPDPBUSD     Z19, Z20, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z11
+	VPDPBUSD     Z19, Z20, Z13
+	VPBROADCASTD 4(R12), Z19
+	VPDPBUSD     Z19, Z18, Z14
+	VPDPBUSD     Z19, Z20, Z16
+	VPBROADCASTD 4(R12)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z15
+	VPDPBUSD     Z19, Z20, Z17
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z19
+	VMULPS       Z19, Z2, Z2
+	VMULPS       Z18, Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z19
+	VMULPS       Z19, Z4, Z4
+	VMULPS       Z18, Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z19
+	VMULPS       Z19, Z6, Z6
+	VMULPS       Z18, Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z19
+	VMULPS       Z19, Z8, Z8
+	VMULPS       Z18, Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z19
+	VMULPS       Z19, Z10, Z10
+	VMULPS       Z18, Z10, Z10
+	VMOVUPS      Z10, 512(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(DI), Z19
+	VMULPS       Z19, Z12, Z12
+	VMULPS       Z18, Z12, Z12
+	VMOVUPS      Z12, 576(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(DI), Z19
+	VMULPS       Z19, Z14, Z14
+	VMULPS       Z18, Z14, Z14
+	VMOVUPS      Z14, 768(AX)
+	VPSLLD       $0x08, Z17, Z17
+	VPADDD       Z17, Z16, Z16
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z16, Z16
+	VBROADCASTSS 12(DI), Z19
+	VMULPS       Z19, Z16, Z16
+	VMULPS       Z18, Z16, Z16
+	VMOVUPS      Z16, 832(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfLevelsx4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfLevelsx4x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	PREFETCHT0     -64(CX)
+	PREFETCHT0     -128(CX)
+	PREFETCHT0     -192(CX)
+	PREFETCHT0     -256(CX)
+	ADDQ           BX, BX
+	MOVQ           DX, R11
+	ADDQ           BX, R11
+	LEAQ           (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	PREFETCHT0   64(R13)
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    (R8), Y9
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y10
+	VMULPS       Y10, Y1, Y1
+	VMULPS       Y9, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 512(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y1, Y7, Y7
+	VMOVUPS      Y7, 768(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VMOVUPS      Y8, 800(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    32(R8), Y9
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y10
+	VMULPS       Y10, Y1, Y1
+	VMULPS       Y9, Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VMOVUPS      Y5, 576(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y1, Y7, Y7
+	VMOVUPS      Y7, 832(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VMOVUPS      Y8, 864(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VNNI
+TEXT ·scoreHalfAddLevelsx4x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ            z+0(FP), AX
+	MOVQ            codes+8(FP), CX
+	MOVQ            coef+16(FP), DX
+	MOVQ            plane+24(FP), BX
+	MOVQ            bias+32(FP), SI
+	MOVQ            unit+40(FP), DI
+	MOVQ            scale+48(FP), R8
+	MOVQ            blocks+64(FP), R9
+	MOVQ            steps+72(FP), R10
+	MOVQ            levels+56(FP), R11
+	VBROADCASTI32X4 (R11), Z0
+	VMOVDQU32       decodeWord0f0f0f0f<>+0(SB), Z1
+	MOVQ            DX, R11
+	ADDQ            BX, R11
+	LEAQ            (R11)(BX*2), R11
+	MOVQ            R11, R12
+	ADDQ            BX, R12
+	LEAQ            (R12)(BX*2), R12
+
+block:
+	VPXORD      Z3, Z3, Z3
+	VPXORD      Z2, Z2, Z2
+	VPSUBD.BCST (SI), Z2, Z2
+	VPXORD      Z5, Z5, Z5
+	VPXORD      Z4, Z4, Z4
+	VPSUBD.BCST (SI), Z4, Z4
+	VPXORD      Z7, Z7, Z7
+	VPXORD      Z6, Z6, Z6
+	VPSUBD.BCST 4(SI), Z6, Z6
+	VPXORD      Z9, Z9, Z9
+	VPXORD      Z8, Z8, Z8
+	VPSUBD.BCST 4(SI), Z8, Z8
+	VPXORD      Z11, Z11, Z11
+	VPXORD      Z10, Z10, Z10
+	VPSUBD.BCST 8(SI), Z10, Z10
+	VPXORD      Z13, Z13, Z13
+	VPXORD      Z12, Z12, Z12
+	VPSUBD.BCST 8(SI), Z12, Z12
+	VPXORD      Z15, Z15, Z15
+	VPXORD      Z14, Z14, Z14
+	VPSUBD.BCST 12(SI), Z14, Z14
+	VPXORD      Z17, Z17, Z17
+	VPXORD      Z16, Z16, Z16
+	VPSUBD.BCST 12(SI), Z16, Z16
+	MOVQ        R10, R13
+
+step:
+	VMOVDQU32    (CX), Z18
+	VPANDD       Z1, Z18, Z19
+	VPSRLW       $0x04, Z18, Z18
+	VPANDD       Z1, Z18, Z18
+	VPSHUFB      Z19, Z0, Z19
+	VPSHUFB      Z18, Z0, Z18
+	VMOVDQU32    64(CX), Z20
+	VPANDD       Z1, Z20, Z21
+	VPSRLW       $0x04, Z20, Z20
+	VPANDD       Z1, Z20, Z20
+	VPSHUFB      Z21, Z0, Z21
+	VPSHUFB      Z20, Z0, Z20
+	VPBROADCASTD (DX), Z22
+	VPDPBUSD     Z22, Z19, Z2
+	VPDPBUSD     Z22, Z21, Z4
+	VPBROADCASTD (DX)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z3
+	VPDPBUSD     Z22, Z21, Z5
+	VPBROADCASTD (DX)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z6
+	VPDPBUSD     Z22, Z21, Z8
+	VPBROADCASTD (R11), Z22
+	VPDPBUSD     Z22, Z19, Z7
+	VPDPBUSD     Z22, Z21, Z9
+	VPBROADCASTD (R11)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z10
+	VPDPBUSD     Z22, Z21, Z12
+	VPBROADCASTD (R11)(BX*2), Z22
+	VPDPBUSD     Z22, Z19, Z11
+	VPDPBUSD     Z22, Z21, Z13
+	VPBROADCASTD (R12), Z22
+	VPDPBUSD     Z22, Z19, Z14
+	VPDPBUSD     Z22, Z21, Z16
+	VPBROADCASTD (R12)(BX*1), Z22
+	VPDPBUSD     Z22, Z19, Z15
+	VPDPBUSD     Z22, Z21, Z17
+	VPBROADCASTD 4(DX), Z19
+	VPDPBUSD     Z19, Z18, Z2
+	VPDPBUSD     Z19, Z20, Z4
+	VPBROADCASTD 4(DX)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z3
+	VPDPBUSD     Z19, Z20, Z5
+	VPBROADCASTD 4(DX)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z6
+	VPDPBUSD     Z19, Z20, Z8
+	VPBROADCASTD 4(R11), Z19
+	VPDPBUSD     Z19, Z18, Z7
+	VPDPBUSD     Z19, Z20, Z9
+	VPBROADCASTD 4(R11)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z10
+	VPDPBUSD     Z19, Z20, Z12
+	VPBROADCASTD 4(R11)(BX*2), Z19
+	VPDPBUSD     Z19, Z18, Z11
+	VPDPBUSD     Z19, Z20, Z13
+	VPBROADCASTD 4(R12), Z19
+	VPDPBUSD     Z19, Z18, Z14
+	VPDPBUSD     Z19, Z20, Z16
+	VPBROADCASTD 4(R12)(BX*1), Z19
+	VPDPBUSD     Z19, Z18, Z15
+	VPDPBUSD     Z19, Z20, Z17
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, R11
+	ADDQ         $0x08, R12
+	ADDQ         $0x00000080, CX
+	DECQ         R13
+	JNZ          step
+	MOVQ         R10, R13
+	SHLQ         $0x03, R13
+	SUBQ         R13, DX
+	SUBQ         R13, R11
+	SUBQ         R13, R12
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z2, Z2
+	VBROADCASTSS (DI), Z19
+	VMULPS       Z19, Z2, Z2
+	VMULPS       Z18, Z2, Z2
+	VADDPS       (AX), Z2, Z2
+	VMOVUPS      Z2, (AX)
+	VPSLLD       $0x08, Z5, Z5
+	VPADDD       Z5, Z4, Z4
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z4, Z4
+	VBROADCASTSS (DI), Z19
+	VMULPS       Z19, Z4, Z4
+	VMULPS       Z18, Z4, Z4
+	VADDPS       64(AX), Z4, Z4
+	VMOVUPS      Z4, 64(AX)
+	VPSLLD       $0x08, Z7, Z7
+	VPADDD       Z7, Z6, Z6
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z6, Z6
+	VBROADCASTSS 4(DI), Z19
+	VMULPS       Z19, Z6, Z6
+	VMULPS       Z18, Z6, Z6
+	VADDPS       256(AX), Z6, Z6
+	VMOVUPS      Z6, 256(AX)
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z9, Z8, Z8
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS 4(DI), Z19
+	VMULPS       Z19, Z8, Z8
+	VMULPS       Z18, Z8, Z8
+	VADDPS       320(AX), Z8, Z8
+	VMOVUPS      Z8, 320(AX)
+	VPSLLD       $0x08, Z11, Z11
+	VPADDD       Z11, Z10, Z10
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z10, Z10
+	VBROADCASTSS 8(DI), Z19
+	VMULPS       Z19, Z10, Z10
+	VMULPS       Z18, Z10, Z10
+	VADDPS       512(AX), Z10, Z10
+	VMOVUPS      Z10, 512(AX)
+	VPSLLD       $0x08, Z13, Z13
+	VPADDD       Z13, Z12, Z12
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z12, Z12
+	VBROADCASTSS 8(DI), Z19
+	VMULPS       Z19, Z12, Z12
+	VMULPS       Z18, Z12, Z12
+	VADDPS       576(AX), Z12, Z12
+	VMOVUPS      Z12, 576(AX)
+	VPSLLD       $0x08, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VCVTPH2PS    (R8), Z18
+	VCVTDQ2PS    Z14, Z14
+	VBROADCASTSS 12(DI), Z19
+	VMULPS       Z19, Z14, Z14
+	VMULPS       Z18, Z14, Z14
+	VADDPS       768(AX), Z14, Z14
+	VMOVUPS      Z14, 768(AX)
+	VPSLLD       $0x08, Z17, Z17
+	VPADDD       Z17, Z16, Z16
+	VCVTPH2PS    32(R8), Z18
+	VCVTDQ2PS    Z16, Z16
+	VBROADCASTSS 12(DI), Z19
+	VMULPS       Z19, Z16, Z16
+	VMULPS       Z18, Z16, Z16
+	VADDPS       832(AX), Z16, Z16
+	VMOVUPS      Z16, 832(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreHalfAddLevelsx4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·scoreHalfAddLevelsx4x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ           z+0(FP), AX
+	MOVQ           codes+8(FP), CX
+	MOVQ           coef+16(FP), DX
+	MOVQ           plane+24(FP), BX
+	MOVQ           bias+32(FP), SI
+	MOVQ           unit+40(FP), DI
+	MOVQ           scale+48(FP), R8
+	MOVQ           blocks+64(FP), R9
+	MOVQ           steps+72(FP), R10
+	MOVQ           levels+56(FP), R11
+	VBROADCASTI128 (R11), Y0
+	ADDQ           BX, BX
+	MOVQ           DX, R11
+	ADDQ           BX, R11
+	LEAQ           (R11)(BX*2), R11
+
+block:
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+	MOVQ         CX, R13
+
+step0:
+	PREFETCHT0   64(R13)
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      (R13), Y9
+	VMOVDQU      32(R13), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, R13
+	DECQ         R12
+	JNZ          step0
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    (R8), Y9
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y10
+	VMULPS       Y10, Y1, Y1
+	VMULPS       Y9, Y1, Y1
+	VADDPS       (AX), Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       32(AX), Y2, Y2
+	VMOVUPS      Y2, 32(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       256(AX), Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       288(AX), Y4, Y4
+	VMOVUPS      Y4, 288(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       512(AX), Y5, Y5
+	VMOVUPS      Y5, 512(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       544(AX), Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VCVTPH2PS    (R8), Y1
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y1, Y7, Y7
+	VADDPS       768(AX), Y7, Y7
+	VMOVUPS      Y7, 768(AX)
+	VCVTPH2PS    16(R8), Y1
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VADDPS       800(AX), Y8, Y8
+	VMOVUPS      Y8, 800(AX)
+	VPBROADCASTD (SI), Y3
+	VPXOR        Y1, Y1, Y1
+	VPSUBD       Y3, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPSUBD       Y3, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPXOR        Y3, Y3, Y3
+	VPSUBD       Y5, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPSUBD       Y5, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPXOR        Y5, Y5, Y5
+	VPSUBD       Y7, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPSUBD       Y7, Y6, Y6
+	VPBROADCASTD 12(SI), Y9
+	VPXOR        Y7, Y7, Y7
+	VPSUBD       Y9, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VPSUBD       Y9, Y8, Y8
+	MOVQ         R10, R12
+
+step1:
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD (DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD (DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD (DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD (R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 4(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 4(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 4(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 4(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	VMOVDQU      64(CX), Y9
+	VMOVDQU      96(CX), Y10
+	VPSRLW       $0x04, Y9, Y9
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y9, Y9
+	VPSHUFB      Y9, Y0, Y9
+	VPSRLW       $0x04, Y10, Y10
+	VPAND        decodeWord0f0f0f0f<>+0(SB), Y10, Y10
+	VPSHUFB      Y10, Y0, Y10
+	VPAND        decodeWord00ff00ff<>+0(SB), Y9, Y11
+	VPAND        decodeWord00ff00ff<>+0(SB), Y10, Y12
+	VPBROADCASTD 8(DX), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y1, Y1
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y2, Y2
+	VPBROADCASTD 8(DX)(BX*1), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y3, Y3
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y4, Y4
+	VPBROADCASTD 8(DX)(BX*2), Y13
+	VPMADDWD     Y13, Y11, Y14
+	VPADDD       Y14, Y5, Y5
+	VPMADDWD     Y13, Y12, Y13
+	VPADDD       Y13, Y6, Y6
+	VPBROADCASTD 8(R11), Y13
+	VPMADDWD     Y13, Y11, Y11
+	VPADDD       Y11, Y7, Y7
+	VPMADDWD     Y13, Y12, Y11
+	VPADDD       Y11, Y8, Y8
+	VPSRLW       $0x08, Y9, Y9
+	VPSRLW       $0x08, Y10, Y10
+	VPBROADCASTD 12(DX), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y2, Y2
+	VPBROADCASTD 12(DX)(BX*1), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y4, Y4
+	VPBROADCASTD 12(DX)(BX*2), Y11
+	VPMADDWD     Y11, Y9, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y10, Y11
+	VPADDD       Y11, Y6, Y6
+	VPBROADCASTD 12(R11), Y11
+	VPMADDWD     Y11, Y9, Y9
+	VPADDD       Y9, Y7, Y7
+	VPMADDWD     Y11, Y10, Y9
+	VPADDD       Y9, Y8, Y8
+	ADDQ         $0x10, DX
+	ADDQ         $0x10, R11
+	ADDQ         $0x00000080, CX
+	DECQ         R12
+	JNZ          step1
+	MOVQ         R10, R12
+	SHLQ         $0x04, R12
+	SUBQ         R12, DX
+	SUBQ         R12, R11
+	VCVTPH2PS    32(R8), Y9
+	VCVTDQ2PS    Y1, Y1
+	VBROADCASTSS (DI), Y10
+	VMULPS       Y10, Y1, Y1
+	VMULPS       Y9, Y1, Y1
+	VADDPS       64(AX), Y1, Y1
+	VMOVUPS      Y1, 64(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS (DI), Y9
+	VMULPS       Y9, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VADDPS       96(AX), Y2, Y2
+	VMOVUPS      Y2, 96(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       320(AX), Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y4, Y4
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       352(AX), Y4, Y4
+	VMOVUPS      Y4, 352(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       576(AX), Y5, Y5
+	VMOVUPS      Y5, 576(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       Y2, Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VADDPS       608(AX), Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	VCVTPH2PS    32(R8), Y1
+	VCVTDQ2PS    Y7, Y7
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y1, Y7, Y7
+	VADDPS       832(AX), Y7, Y7
+	VMOVUPS      Y7, 832(AX)
+	VCVTPH2PS    48(R8), Y1
+	VCVTDQ2PS    Y8, Y8
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       Y2, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VADDPS       864(AX), Y8, Y8
+	VMOVUPS      Y8, 864(AX)
+	ADDQ         $0x40, R8
+	ADDQ         $0x00000080, AX
+	DECQ         R9
+	JNZ          block
+	VZEROUPPER
+	RET
+
 // func scoreF32x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
 // Requires: AVX, AVX512F
 TEXT ·scoreF32x4x2AVX512(SB), NOSPLIT, $0-48
@@ -21169,6 +33899,459 @@ step:
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z8
+	VMULPS       (AX), Z8, Z8
+	VADDPS       Z0, Z8, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (DI), Z8
+	VMULPS       64(AX), Z8, Z8
+	VADDPS       Z1, Z8, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       128(AX), Z8, Z8
+	VADDPS       Z2, Z8, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       192(AX), Z8, Z8
+	VADDPS       Z3, Z8, Z3
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       256(AX), Z8, Z8
+	VADDPS       Z4, Z8, Z4
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       320(AX), Z8, Z8
+	VADDPS       Z5, Z8, Z5
+	VMOVUPS      Z5, 320(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       384(AX), Z8, Z8
+	VADDPS       Z6, Z8, Z6
+	VMOVUPS      Z6, 384(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       448(AX), Z8, Z8
+	VADDPS       Z7, Z8, Z7
+	VMOVUPS      Z7, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE4M3x4x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   R8, R9
+
+step:
+	VPMOVSXBW    (CX), Y8
+	VPSLLW       $0x07, Y8, Y8
+	VPAND        decodeWordbf80bf80<>+0(SB), Y8, Y8
+	VCVTPH2PS    Y8, Z8
+	VPMOVSXBW    16(CX), Y9
+	VPSLLW       $0x07, Y9, Y9
+	VPAND        decodeWordbf80bf80<>+0(SB), Y9, Y9
+	VCVTPH2PS    Y9, Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(BX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(BX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (SI), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	VMOVUPS      Z6, 768(AX)
+	VMOVUPS      Z7, 832(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x4x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   R9, R10
+
+step:
+	VPMOVSXBW    (CX), Y4
+	VPSLLW       $0x07, Y4, Y4
+	VPAND        decodeWordbf80bf80<>+0(SB), Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VBROADCASTSS (DX), Z5
+	VFMADD231PS  Z5, Z4, Z0
+	VBROADCASTSS (DX)(BX*1), Z5
+	VFMADD231PS  Z5, Z4, Z1
+	VBROADCASTSS (DX)(BX*2), Z5
+	VFMADD231PS  Z5, Z4, Z2
+	VBROADCASTSS (SI), Z5
+	VFMADD231PS  Z5, Z4, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000010, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(DI), Z4
+	VMULPS       128(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(DI), Z4
+	VMULPS       256(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 256(AX)
+	VBROADCASTSS 12(DI), Z4
+	VMULPS       384(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 384(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE4M3x4x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   R9, R10
+
+step:
+	VPMOVSXBW    (CX), Y8
+	VPSLLW       $0x07, Y8, Y8
+	VPAND        decodeWordbf80bf80<>+0(SB), Y8, Y8
+	VCVTPH2PS    Y8, Z8
+	VPMOVSXBW    16(CX), Y9
+	VPSLLW       $0x07, Y9, Y9
+	VPAND        decodeWordbf80bf80<>+0(SB), Y9, Y9
+	VCVTPH2PS    Y9, Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(BX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(BX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (SI), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z8
+	VMULPS       (AX), Z8, Z8
+	VADDPS       Z0, Z8, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS (DI), Z8
+	VMULPS       64(AX), Z8, Z8
+	VADDPS       Z1, Z8, Z1
+	VMOVUPS      Z1, 64(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       128(AX), Z8, Z8
+	VADDPS       Z2, Z8, Z2
+	VMOVUPS      Z2, 128(AX)
+	VBROADCASTSS 4(DI), Z8
+	VMULPS       192(AX), Z8, Z8
+	VADDPS       Z3, Z8, Z3
+	VMOVUPS      Z3, 192(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       256(AX), Z8, Z8
+	VADDPS       Z4, Z8, Z4
+	VMOVUPS      Z4, 256(AX)
+	VBROADCASTSS 8(DI), Z8
+	VMULPS       320(AX), Z8, Z8
+	VADDPS       Z5, Z8, Z5
+	VMOVUPS      Z5, 320(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       384(AX), Z8, Z8
+	VADDPS       Z6, Z8, Z6
+	VMOVUPS      Z6, 384(AX)
+	VBROADCASTSS 12(DI), Z8
+	VMULPS       448(AX), Z8, Z8
+	VADDPS       Z7, Z8, Z7
+	VMOVUPS      Z7, 448(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·scoreE5M2x4x2AVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   R8, R9
+
+step:
+	VPMOVZXBW    (CX), Y8
+	VPSLLW       $0x08, Y8, Y8
+	VCVTPH2PS    Y8, Z8
+	VPMOVZXBW    16(CX), Y9
+	VPSLLW       $0x08, Y9, Y9
+	VCVTPH2PS    Y9, Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(BX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(BX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (SI), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, CX
+	DECQ         R9
+	JNZ          step
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 256(AX)
+	VMOVUPS      Z3, 320(AX)
+	VMOVUPS      Z4, 512(AX)
+	VMOVUPS      Z5, 576(AX)
+	VMOVUPS      Z6, 768(AX)
+	VMOVUPS      Z7, 832(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x4x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	MOVQ   R9, R10
+
+step:
+	VPMOVZXBW    (CX), Y4
+	VPSLLW       $0x08, Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VBROADCASTSS (DX), Z5
+	VFMADD231PS  Z5, Z4, Z0
+	VBROADCASTSS (DX)(BX*1), Z5
+	VFMADD231PS  Z5, Z4, Z1
+	VBROADCASTSS (DX)(BX*2), Z5
+	VFMADD231PS  Z5, Z4, Z2
+	VBROADCASTSS (SI), Z5
+	VFMADD231PS  Z5, Z4, Z3
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000010, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Z4
+	VMULPS       (AX), Z4, Z4
+	VADDPS       Z0, Z4, Z0
+	VMOVUPS      Z0, (AX)
+	VBROADCASTSS 4(DI), Z4
+	VMULPS       128(AX), Z4, Z4
+	VADDPS       Z1, Z4, Z1
+	VMOVUPS      Z1, 128(AX)
+	VBROADCASTSS 8(DI), Z4
+	VMULPS       256(AX), Z4, Z4
+	VADDPS       Z2, Z4, Z2
+	VMOVUPS      Z2, 256(AX)
+	VBROADCASTSS 12(DI), Z4
+	VMULPS       384(AX), Z4, Z4
+	VADDPS       Z3, Z4, Z3
+	VMOVUPS      Z3, 384(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·valueE5M2x4x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ   R9, R10
+
+step:
+	VPMOVZXBW    (CX), Y8
+	VPSLLW       $0x08, Y8, Y8
+	VCVTPH2PS    Y8, Z8
+	VPMOVZXBW    16(CX), Y9
+	VPSLLW       $0x08, Y9, Y9
+	VCVTPH2PS    Y9, Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(BX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(BX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (SI), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, CX
 	DECQ         R10
 	JNZ          step
 	MOVQ         R9, R10
@@ -22585,6 +35768,1006 @@ step1:
 	ADDQ         $0x04, DX
 	ADDQ         $0x04, SI
 	ADDQ         $0x00000040, R12
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R12, CX
+	SUBQ         R11, R10
+	JNZ          piece
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       384(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 416(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       448(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 448(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE4M3x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE4M3x4x2AVX2(SB), NOSPLIT, $512-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R11
+	MOVQ    R10, R12
+
+step0:
+	VPMOVSXBW    (R11), X8
+	VPSLLW       $0x07, X8, X8
+	VPAND        decodeWordbf80bf80<>+0(SB), X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVSXBW    8(R11), X9
+	VPSLLW       $0x07, X9, X9
+	VPAND        decodeWordbf80bf80<>+0(SB), X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	SUBQ         R11, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVSXBW    16(R11), X8
+	VPSLLW       $0x07, X8, X8
+	VPAND        decodeWordbf80bf80<>+0(SB), X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVSXBW    24(R11), X9
+	VPSLLW       $0x07, X9, X9
+	VPAND        decodeWordbf80bf80<>+0(SB), X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 768(AX)
+	VMOVUPS      Y1, 800(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VMOVUPS      Y0, 832(AX)
+	VMOVUPS      Y1, 864(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x4x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R9, R10
+
+step:
+	VPMOVSXBW    (CX), X8
+	VPSLLW       $0x07, X8, X8
+	VPAND        decodeWordbf80bf80<>+0(SB), X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVSXBW    8(CX), X9
+	VPSLLW       $0x07, X9, X9
+	VPAND        decodeWordbf80bf80<>+0(SB), X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000010, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE4M3x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE4M3x4x2AVX2(SB), NOSPLIT, $512-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R9, R10
+
+piece:
+	MOVQ $0x00000020, R11
+	CMPQ R10, R11
+	JGE  whole
+	MOVQ R10, R11
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R12
+	MOVQ    R11, R13
+
+step0:
+	VPMOVSXBW    (R12), X8
+	VPSLLW       $0x07, X8, X8
+	VPAND        decodeWordbf80bf80<>+0(SB), X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVSXBW    8(R12), X9
+	VPSLLW       $0x07, X9, X9
+	VPAND        decodeWordbf80bf80<>+0(SB), X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R12
+	DECQ         R13
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R11, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R12
+	MOVQ         R11, CX
+
+step1:
+	VPMOVSXBW    16(R12), X8
+	VPSLLW       $0x07, X8, X8
+	VPAND        decodeWordbf80bf80<>+0(SB), X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVSXBW    24(R12), X9
+	VPSLLW       $0x07, X9, X9
+	VPAND        decodeWordbf80bf80<>+0(SB), X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R12
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R12, CX
+	SUBQ         R11, R10
+	JNZ          piece
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       (AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       128(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 160(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       256(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       384(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 416(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VBROADCASTSS (DI), Y2
+	VMULPS       64(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 64(AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       96(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VBROADCASTSS 4(DI), Y2
+	VMULPS       192(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 192(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       224(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 224(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VBROADCASTSS 8(DI), Y2
+	VMULPS       320(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 320(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       352(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VBROADCASTSS 12(DI), Y2
+	VMULPS       448(AX), Y2, Y2
+	VADDPS       Y0, Y2, Y0
+	VMOVUPS      Y0, 448(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       480(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 480(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func scoreE5M2x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·scoreE5M2x4x2AVX2(SB), NOSPLIT, $512-48
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ blocks+32(FP), DI
+	MOVQ steps+40(FP), R8
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R8, R9
+
+piece:
+	MOVQ $0x00000020, R10
+	CMPQ R9, R10
+	JGE  whole
+	MOVQ R9, R10
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R11
+	MOVQ    R10, R12
+
+step0:
+	VPMOVZXBW    (R11), X8
+	VPSLLW       $0x08, X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVZXBW    8(R11), X9
+	VPSLLW       $0x08, X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R10, R11
+	SHLQ         $0x02, R11
+	SUBQ         R11, DX
+	SUBQ         R11, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R11
+	MOVQ         R10, CX
+
+step1:
+	VPMOVZXBW    16(R11), X8
+	VPSLLW       $0x08, X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVZXBW    24(R11), X9
+	VPSLLW       $0x08, X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R11
+	DECQ         CX
+	JNZ          step1
+	VMOVUPS      Y0, 256(SP)
+	VMOVUPS      Y1, 288(SP)
+	VMOVUPS      Y2, 320(SP)
+	VMOVUPS      Y3, 352(SP)
+	VMOVUPS      Y4, 384(SP)
+	VMOVUPS      Y5, 416(SP)
+	VMOVUPS      Y6, 448(SP)
+	VMOVUPS      Y7, 480(SP)
+	MOVQ         R11, CX
+	SUBQ         R10, R9
+	JNZ          piece
+	MOVQ         R8, R9
+	SHLQ         $0x02, R9
+	SUBQ         R9, DX
+	SUBQ         R9, SI
+	VMOVUPS      (SP), Y0
+	VMOVUPS      32(SP), Y1
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      64(SP), Y0
+	VMOVUPS      96(SP), Y1
+	VMOVUPS      Y0, 256(AX)
+	VMOVUPS      Y1, 288(AX)
+	VMOVUPS      128(SP), Y0
+	VMOVUPS      160(SP), Y1
+	VMOVUPS      Y0, 512(AX)
+	VMOVUPS      Y1, 544(AX)
+	VMOVUPS      192(SP), Y0
+	VMOVUPS      224(SP), Y1
+	VMOVUPS      Y0, 768(AX)
+	VMOVUPS      Y1, 800(AX)
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      Y0, 64(AX)
+	VMOVUPS      Y1, 96(AX)
+	VMOVUPS      320(SP), Y0
+	VMOVUPS      352(SP), Y1
+	VMOVUPS      Y0, 320(AX)
+	VMOVUPS      Y1, 352(AX)
+	VMOVUPS      384(SP), Y0
+	VMOVUPS      416(SP), Y1
+	VMOVUPS      Y0, 576(AX)
+	VMOVUPS      Y1, 608(AX)
+	VMOVUPS      448(SP), Y0
+	VMOVUPS      480(SP), Y1
+	VMOVUPS      Y0, 832(AX)
+	VMOVUPS      Y1, 864(AX)
+	ADDQ         $0x00000080, AX
+	DECQ         DI
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x4x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  R9, R10
+
+step:
+	VPMOVZXBW    (CX), X8
+	VPSLLW       $0x08, X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVZXBW    8(CX), X9
+	VPSLLW       $0x08, X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000010, CX
+	DECQ         R10
+	JNZ          step
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	SUBQ         R10, DX
+	SUBQ         R10, SI
+	VBROADCASTSS (DI), Y8
+	VMULPS       (AX), Y8, Y8
+	VADDPS       Y0, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VBROADCASTSS (DI), Y0
+	VMULPS       32(AX), Y0, Y0
+	VADDPS       Y1, Y0, Y1
+	VMOVUPS      Y1, 32(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       128(AX), Y0, Y0
+	VADDPS       Y2, Y0, Y2
+	VMOVUPS      Y2, 128(AX)
+	VBROADCASTSS 4(DI), Y0
+	VMULPS       160(AX), Y0, Y0
+	VADDPS       Y3, Y0, Y3
+	VMOVUPS      Y3, 160(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       256(AX), Y0, Y0
+	VADDPS       Y4, Y0, Y4
+	VMOVUPS      Y4, 256(AX)
+	VBROADCASTSS 8(DI), Y0
+	VMULPS       288(AX), Y0, Y0
+	VADDPS       Y5, Y0, Y5
+	VMOVUPS      Y5, 288(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       384(AX), Y0, Y0
+	VADDPS       Y6, Y0, Y6
+	VMOVUPS      Y6, 384(AX)
+	VBROADCASTSS 12(DI), Y0
+	VMULPS       416(AX), Y0, Y0
+	VADDPS       Y7, Y0, Y7
+	VMOVUPS      Y7, 416(AX)
+	ADDQ         $0x00000200, AX
+	DECQ         R8
+	JNZ          block
+	VZEROUPPER
+	RET
+
+// func valueE5M2x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·valueE5M2x4x2AVX2(SB), NOSPLIT, $512-56
+	MOVQ out+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ row+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ DX, SI
+	ADDQ BX, SI
+	LEAQ (SI)(BX*2), SI
+	MOVQ r+32(FP), DI
+	MOVQ blocks+40(FP), R8
+	MOVQ steps+48(FP), R9
+
+block:
+	VPXOR   Y0, Y0, Y0
+	VPXOR   Y1, Y1, Y1
+	VMOVUPS Y0, (SP)
+	VMOVUPS Y1, 32(SP)
+	VMOVUPS Y0, 64(SP)
+	VMOVUPS Y1, 96(SP)
+	VMOVUPS Y0, 128(SP)
+	VMOVUPS Y1, 160(SP)
+	VMOVUPS Y0, 192(SP)
+	VMOVUPS Y1, 224(SP)
+	VMOVUPS Y0, 256(SP)
+	VMOVUPS Y1, 288(SP)
+	VMOVUPS Y0, 320(SP)
+	VMOVUPS Y1, 352(SP)
+	VMOVUPS Y0, 384(SP)
+	VMOVUPS Y1, 416(SP)
+	VMOVUPS Y0, 448(SP)
+	VMOVUPS Y1, 480(SP)
+	MOVQ    R9, R10
+
+piece:
+	MOVQ $0x00000020, R11
+	CMPQ R10, R11
+	JGE  whole
+	MOVQ R10, R11
+
+whole:
+	VMOVUPS (SP), Y0
+	VMOVUPS 32(SP), Y1
+	VMOVUPS 64(SP), Y2
+	VMOVUPS 96(SP), Y3
+	VMOVUPS 128(SP), Y4
+	VMOVUPS 160(SP), Y5
+	VMOVUPS 192(SP), Y6
+	VMOVUPS 224(SP), Y7
+	MOVQ    CX, R12
+	MOVQ    R11, R13
+
+step0:
+	VPMOVZXBW    (R12), X8
+	VPSLLW       $0x08, X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVZXBW    8(R12), X9
+	VPSLLW       $0x08, X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R12
+	DECQ         R13
+	JNZ          step0
+	VMOVUPS      Y0, (SP)
+	VMOVUPS      Y1, 32(SP)
+	VMOVUPS      Y2, 64(SP)
+	VMOVUPS      Y3, 96(SP)
+	VMOVUPS      Y4, 128(SP)
+	VMOVUPS      Y5, 160(SP)
+	VMOVUPS      Y6, 192(SP)
+	VMOVUPS      Y7, 224(SP)
+	MOVQ         R11, R12
+	SHLQ         $0x02, R12
+	SUBQ         R12, DX
+	SUBQ         R12, SI
+	VMOVUPS      256(SP), Y0
+	VMOVUPS      288(SP), Y1
+	VMOVUPS      320(SP), Y2
+	VMOVUPS      352(SP), Y3
+	VMOVUPS      384(SP), Y4
+	VMOVUPS      416(SP), Y5
+	VMOVUPS      448(SP), Y6
+	VMOVUPS      480(SP), Y7
+	MOVQ         CX, R12
+	MOVQ         R11, CX
+
+step1:
+	VPMOVZXBW    16(R12), X8
+	VPSLLW       $0x08, X8, X8
+	VCVTPH2PS    X8, Y8
+	VPMOVZXBW    24(R12), X9
+	VPSLLW       $0x08, X9, X9
+	VCVTPH2PS    X9, Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(BX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(BX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (SI), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, R12
 	DECQ         CX
 	JNZ          step1
 	VMOVUPS      Y0, 256(SP)
@@ -33059,6 +47242,19 @@ next:
 	JNZ        next
 	RET
 
+// func fetchFarAVX512(b *byte, lines int)
+// Requires: MMX+
+TEXT ·fetchFarAVX512(SB), NOSPLIT, $0-16
+	MOVQ b+0(FP), AX
+	MOVQ lines+8(FP), CX
+
+next:
+	PREFETCHT1 (AX)
+	ADDQ       $0x40, AX
+	DECQ       CX
+	JNZ        next
+	RET
+
 // func mergeAVX512(dst *float32, src *float32, a float32, b float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·mergeAVX512(SB), NOSPLIT, $0-32
@@ -34110,6 +48306,19 @@ TEXT ·fetchAVX2(SB), NOSPLIT, $0-16
 
 next:
 	PREFETCHT0 (AX)
+	ADDQ       $0x40, AX
+	DECQ       CX
+	JNZ        next
+	RET
+
+// func fetchFarAVX2(b *byte, lines int)
+// Requires: MMX+
+TEXT ·fetchFarAVX2(SB), NOSPLIT, $0-16
+	MOVQ b+0(FP), AX
+	MOVQ lines+8(FP), CX
+
+next:
+	PREFETCHT1 (AX)
 	ADDQ       $0x40, AX
 	DECQ       CX
 	JNZ        next

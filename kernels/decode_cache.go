@@ -253,9 +253,14 @@ func (c *Cache) arrangePages() {
 	at := 0
 	for i := range c.period {
 		c.pageAt = append(c.pageAt, at)
-		at += c.metaBytes(i, &c.k) + c.metaBytes(i, &c.v) + c.k.bytes + c.v.bytes
+		at += c.pageBytes(i)
 	}
 	c.periodSize = at
+}
+
+// pageBytes returns the length of page i.
+func (c *Cache) pageBytes(i int) int {
+	return c.metaBytes(i, &c.k) + c.metaBytes(i, &c.v) + c.k.bytes + c.v.bytes
 }
 
 // metaBytes returns how much metadata of side s stands in page i.
@@ -532,7 +537,7 @@ func (s *side) factor(e Encoded) float32 {
 	if factor == 0 {
 		factor = 1
 	}
-	if s.expand == toHalves && s.format.Codec == CodecE4M3 {
+	if s.layout.store == storeE4M3 {
 		factor *= e4m3Half
 	}
 	return factor
@@ -630,11 +635,11 @@ func (s *side) store(meta, codes []byte, first int, e Encoded) {
 			v := e.Values[(first+token)*s.dim+channel]
 			binary.LittleEndian.PutUint16(codes[at:], f16(v))
 		})
-	case storeInt8:
+	case storeInt8, storeE4M3, storeE5M2:
 		s.layout.each(s.key, s.dim, func(at, token, channel int) {
 			codes[at] = e.Fields[(first+token)*s.dim+channel]
 		})
-	case storeInt4:
+	case storeInt4, storeLevels:
 		s.layout.each(s.key, s.dim, func(at, token, channel int) {
 			codes[at>>1] |= e.Fields[(first+token)*s.dim+channel] << (4 * (at & 1))
 		})
@@ -681,9 +686,11 @@ func (l *layout) each(key bool, dim int, f func(at, token, channel int)) {
 							at += 4 * lane
 						case storeF16, storeBF16:
 							at += 2 * lane
+						case storeE4M3, storeE5M2:
+							at += lane
 						case storeInt8:
 							at += 4*lane + j
-						case storeInt4:
+						case storeInt4, storeLevels:
 							at = 2*(base+4*lane+j%4) + j/4
 						}
 						f(at, token, channel)

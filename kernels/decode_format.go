@@ -237,8 +237,11 @@ const (
 	storeF32 storage = iota
 	storeF16
 	storeBF16
+	storeE4M3
+	storeE5M2
 	storeInt8
 	storeInt4
+	storeLevels // as int4
 )
 
 // step returns how many channels (K) or tokens (V) one step of a tile reduces.
@@ -246,7 +249,7 @@ func (s storage) step() int {
 	switch s {
 	case storeInt8:
 		return 4
-	case storeInt4:
+	case storeInt4, storeLevels:
 		return 8
 	}
 	return 1
@@ -257,6 +260,8 @@ func (s storage) stepBytes(lanes int) int {
 	switch s {
 	case storeF16, storeBF16:
 		return 2 * lanes
+	case storeE4M3, storeE5M2:
+		return lanes
 	}
 	return 4 * lanes
 }
@@ -273,7 +278,10 @@ func (s storage) size() int {
 }
 
 // integer says whether codes are multiplied in integers.
-func (s storage) integer() bool { return s == storeInt8 || s == storeInt4 }
+func (s storage) integer() bool { return s >= storeInt8 }
+
+// scaled says whether codes are floats that want scales.
+func (s storage) scaled() bool { return s == storeE4M3 || s == storeE5M2 }
 
 // read says what tiles read this format as, and how a page gets there.
 func (f Format) read(key bool, dim int) (storage, expansion) {
@@ -290,12 +298,15 @@ func (f Format) read(key bool, dim int) (storage, expansion) {
 		if f.Share == ShareToken && f.groups(dim) > 1 || f.Share == ShareChannel && f.Group > 0 {
 			return storeF32, toValues
 		}
-		return storeF16, toHalves
+		if f.Codec == CodecE4M3 {
+			return storeE4M3, asStored
+		}
+		return storeE5M2, asStored
 	}
 	store, expand := storeInt8, toBytes
 	switch {
 	case f.Codec == CodecLevels:
-		expand = toLevels
+		store, expand = storeLevels, asStored
 	case f.Bits == 8:
 		expand = asStored
 	case f.Bits == 4:
@@ -390,11 +401,11 @@ func newLayout(f Format, store storage, key bool, dim int) layout {
 
 // addLanes adds s over the lanes from to to: blocks of 32, then one of 16.
 func (l *layout) addLanes(s segment, from, to int) {
-	if blocks := (to - from) / blockWide; blocks > 0 {
-		s.lane, s.lanes, s.blocks = from, blockWide, blocks
+	for ; to-from >= blockWide; from += blockWide {
+		s.lane, s.lanes, s.blocks = from, blockWide, 1
 		l.add(s)
 	}
-	if (to-from)%blockWide != 0 {
+	if to > from {
 		s.lane, s.lanes, s.blocks = to-laneWidth, laneWidth, 1
 		l.add(s)
 	}

@@ -10,13 +10,13 @@ var genericDecode = decodeKernels{
 	name:             "generic",
 	int8:             genericTiles(dot8),
 	int4:             genericTiles(dot4),
+	levels:           levelsGeneric,
 	f16:              genericFloatTiles(2, func(b []byte) float32 { return fromF16(binary.LittleEndian.Uint16(b)) }),
 	bf16:             genericFloatTiles(2, func(b []byte) float32 { return math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16) }),
+	e4m3:             genericFloatTiles(1, func(b []byte) float32 { return fromF16(uint16(b[0]&0x80)<<8 | uint16(b[0]&0x7f)<<7) }),
+	e5m2:             genericFloatTiles(1, func(b []byte) float32 { return fromF16(uint16(b[0]) << 8) }),
 	f32:              genericFloatTiles(4, func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }),
 	expand:           expandGeneric,
-	expandLevels:     expandLevelsGeneric,
-	expandE4M3:       expandE4M3Generic,
-	expandE5M2:       expandE5M2Generic,
 	lookUp:           lookUpGeneric,
 	scaleLanes:       scaleLanesGeneric,
 	scaleSteps:       scaleStepsGeneric,
@@ -32,6 +32,7 @@ var genericDecode = decodeKernels{
 	laneDot:          laneDotGeneric,
 	widen:            fromF16Generic,
 	fetch:            func([]byte) {},
+	fetchFar:         func([]byte) {},
 	merge:            mergeGeneric,
 	multiply:         multiplyGeneric,
 	divide:           divideGeneric,
@@ -64,6 +65,20 @@ func dot4(codes []byte, m []int16, steps, stride int) int32 {
 		}
 	}
 	return sum
+}
+
+// levelsGeneric are the tiles of int4 for codes that stand for the integers of a table.
+func levelsGeneric(table *[16]uint8) intTiles {
+	return genericTiles(func(codes []byte, m []int16, steps, stride int) int32 {
+		var sum int32
+		for s := range steps {
+			c, f := codes[s*stride:][:4], m[8*s:][:8]
+			for j, v := range c {
+				sum += int32(table[v&15])*int32(f[j]) + int32(table[v>>4])*int32(f[4+j])
+			}
+		}
+		return sum
+	})
 }
 
 func genericTiles(dot func(codes []byte, m []int16, steps, stride int) int32) intTiles {

@@ -3,11 +3,15 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"unsafe"
 )
+
+// levelBits stands for codes of 4 bits that are looked up.
+const levelBits = 0
 
 // guardedInts is guarded for n int32.
 func guardedInts(t *testing.T, n int, head bool) []int32 {
@@ -22,10 +26,10 @@ func guardedInts(t *testing.T, n int, head bool) []int32 {
 func TestDecodeKernels(t *testing.T) {
 	g := &genericDecode
 	for _, guardHead := range []bool{false, true} {
-		floats := func(n int) []float32 { return guardedFloats(t, n, guardHead) }
-		ints := func(n int) []int32 { return guardedInts(t, n, guardHead) }
-		bytes := func(n int) []byte { return guarded(t, n, guardHead) }
 		eachBackend(t, func(t *testing.T) {
+			floats := func(n int) []float32 { return guardedFloats(t, n, guardHead) }
+			ints := func(n int) []int32 { return guardedInts(t, n, guardHead) }
+			bytes := func(n int) []byte { return guarded(t, n, guardHead) }
 			k := &active.Load().decode
 			r := rand.New(rand.NewPCG(5, 6))
 			random := func(x []float32) []float32 {
@@ -46,8 +50,8 @@ func TestDecodeKernels(t *testing.T) {
 								codes[i] = 255
 							}
 						}
-						for _, bits := range []int{8, 4} {
-							step := map[int]int{8: 4, 4: 8}[bits]
+						for _, bits := range []int{8, 4, levelBits} {
+							step := map[int]int{8: 4, 4: 8, levelBits: 8}[bits]
 							n := roundUp(step*steps+step, blockWide)
 							row, plane := n+3, n+64
 							x := floats(rowsLen(heads, row, n))
@@ -113,9 +117,16 @@ func outLen(heads, lanes, blocks int) int {
 
 func testTiles(t *testing.T, k *decodeKernels, bits int, codes, coef, wantCoef []byte, plane, heads, lanes, blocks, steps, step int, floats func(int) []float32, ints func(int) []int32, random func([]float32) []float32) {
 	t.Helper()
-	got, want := &k.int8, &genericDecode.int8
-	if bits == 4 {
-		got, want = &k.int4, &genericDecode.int4
+	got, want := k.int8, genericDecode.int8
+	switch bits {
+	case 4:
+		got, want = k.int4, genericDecode.int4
+	case levelBits:
+		table := new([16]uint8)
+		for i := range table {
+			table[i] = uint8(255 - 37*i)
+		}
+		got, want = k.levels(table), genericDecode.levels(table)
 	}
 	n := lanes * blocks
 	sums, wantSums := ints(heads*n), make([]int32, heads*n)
@@ -163,10 +174,6 @@ func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps 
 	values := random(floats(n * steps))
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), 4*len(values))
 	half := bytes(2 * len(values))
-	for i, v := range values {
-		h := f16(v)
-		half[2*i], half[2*i+1] = byte(h), byte(h>>8)
-	}
 	r := random(floats(heads))
 	out := random(floats(outLen(heads, lanes, blocks)))
 	want := slices.Clone(out)
@@ -184,22 +191,40 @@ func testFloatTiles(t *testing.T, k *decodeKernels, heads, lanes, blocks, steps 
 	for _, v := range x {
 		magnitude += max(v, -v) * 4
 	}
-	near := func() {
+	near := func(name string) {
 		t.Helper()
 		for i := range out {
-			if d := out[i] - want[i]; max(d, -d) > float32(steps+1)*2*magnitude/(1<<24) {
-				t.Fatalf("f16: %v, want %v", out[i], want[i])
+			if d := out[i] - want[i]; !(max(d, -d) <= float32(steps+1)*2*magnitude/(1<<24)) {
+				t.Fatalf("%s: %v, want %v", name, out[i], want[i])
 			}
 		}
 		copy(out, want)
 	}
-	k.f16.value(out, half, x, row, r, heads, lanes, blocks, steps)
-	g.f16.value(want, half, x, row, r, heads, lanes, blocks, steps)
-	near()
-	if lanes == blockWide && blocks <= 2 {
-		k.f16.score(out, half, x, row, heads, blocks, steps)
-		g.f16.score(want, half, x, row, heads, blocks, steps)
-		near()
+	for _, kind := range []struct {
+		name      string
+		size      int
+		got, want *floatTiles
+		put       func(code []byte, v float32)
+	}{
+		{"f16", 2, &k.f16, &g.f16, PutF16},
+		{"bf16", 2, &k.bf16, &g.bf16, func(code []byte, v float32) { binary.LittleEndian.PutUint16(code, bf16(v)) }},
+		{"e4m3", 1, &k.e4m3, &g.e4m3, func(code []byte, v float32) { code[0] = E4M3(v * 200) }},
+		{"e5m2", 1, &k.e5m2, &g.e5m2, func(code []byte, v float32) { code[0] = byte(f16(v) >> 8) }},
+	} {
+		// Narrow codes stand at either end of the memory.
+		for _, codes := range [][]byte{half[:kind.size*len(values)], half[len(half)-kind.size*len(values):]} {
+			for i, v := range values {
+				kind.put(codes[kind.size*i:], v)
+			}
+			kind.got.value(out, codes, x, row, r, heads, lanes, blocks, steps)
+			kind.want.value(want, codes, x, row, r, heads, lanes, blocks, steps)
+			near(kind.name)
+			if lanes == blockWide && blocks <= 2 {
+				kind.got.score(out, codes, x, row, heads, blocks, steps)
+				kind.want.score(want, codes, x, row, heads, blocks, steps)
+				near(kind.name)
+			}
+		}
 	}
 }
 

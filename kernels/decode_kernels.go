@@ -17,17 +17,17 @@ type decodeKernels struct {
 	// int8 and int4 multiply codes with multiplicands in exact integers.
 	int8, int4 intTiles
 
-	// f16, bf16 and f32 multiply codes with float rows. f32 rounds a product before it is
-	// added; the others may fuse the two: |result − exact| ≤ (steps+1)·2^−24·Σ|code·x| either way.
-	f16, bf16, f32 floatTiles
+	// levels are the tiles of int4 for codes that stand for the integers of a table,
+	// at most 255.
+	levels func(table *[16]uint8) intTiles
+
+	// The float tiles multiply codes with float rows; those of e4m3 count as 2^−8 times
+	// their value. f32 rounds a product before it is added; the others may fuse the two:
+	// |result − exact| ≤ (steps+1)·2^−24·Σ|code·x| either way.
+	f16, bf16, e4m3, e5m2, f32 floatTiles
 
 	// expand unpacks codes of 2 to 7 bits, whole chunks, to one a byte; see expansion.
 	expand func(dst, src []byte, bits int)
-	// expandLevels unpacks codes of 4 bits and looks them up.
-	expandLevels func(dst, src []byte, levels *[16]uint8)
-	// expandE4M3 and expandE5M2 turn 8-bit floats, a multiple of 64, into float16, e4m3
-	// times 2^−8.
-	expandE4M3, expandE5M2 func(dst, src []byte)
 	// lookUp is dst[i] = book[codes[i]]; the codes are below 16, their number a multiple of 64.
 	lookUp func(dst []float32, codes []byte, book *[16]float32)
 	// scaleLanes is x = x·scale[lane] + offset[lane], scaleSteps x = x·scale[step] +
@@ -86,6 +86,8 @@ type decodeKernels struct {
 
 	// fetch asks for the lines of b, which is not empty, and does not wait for them.
 	fetch func(b []byte)
+	// fetchFar asks for them as far as the second-level cache.
+	fetchFar func(b []byte)
 
 	// merge is dst = dst·a + src·b; the length is a multiple of 16.
 	merge func(dst, src []float32, a, b float32)

@@ -242,12 +242,14 @@ type decodeWorker struct {
 	line                             []float32 // one row of values
 	turned                           []float32 // what turning keys needs room for
 	row                              int       // distance of the rows of queries and of their planes
+	ahead                            []byte    // what is left to ask for of the page to come
+	piece                            int       // how much of it is asked for at once
 }
 
 func newDecodeWorker(d *Decoder, c *Cache, number int) *decodeWorker {
 	w := &decodeWorker{d: d, number: number, kern: d.kern, k: c.k.layout, v: c.v.layout, head: -1}
 	w.tk, w.tv = c.tk, c.tv
-	w.kTiles, w.vTiles = d.kern.intTiles(w.k.store), d.kern.intTiles(w.v.store)
+	w.kTiles, w.vTiles = d.kern.intTiles(&c.k), d.kern.intTiles(&c.v)
 	w.kFloat, w.vFloat = d.kern.floatTiles(w.k.store), d.kern.floatTiles(w.v.store)
 	w.kWide, w.vWide = newExpander(&c.k, d.kern, d.codec), newExpander(&c.v, d.kern, d.codec)
 	w.row = roundUp(w.tk.reduced, pageTokens)
@@ -263,7 +265,7 @@ func newDecodeWorker(d *Decoder, c *Cache, number int) *decodeWorker {
 	w.vCoef = a.bytes(2 * headBlock * valuePlane)
 	w.vUnit, w.vBias, w.vAdd, w.r = a.floats(headBlock), a.ints(headBlock), a.floats(headBlock), a.floats(headBlock)
 	w.vScale = a.floats(meta(&c.v))
-	scaledQuery := c.k.expand == toHalves && c.k.whole || c.turner != nil
+	scaledQuery := c.k.layout.store.scaled() && c.k.whole || c.turner != nil
 	if c.turner != nil {
 		w.turned = alignedFloats(2 * w.tk.reduced * blockWide)
 	}
@@ -312,9 +314,14 @@ func newDecodeWorker(d *Decoder, c *Cache, number int) *decodeWorker {
 	return w
 }
 
-func (k *decodeKernels) intTiles(s storage) *intTiles {
-	if s == storeInt4 {
+func (k *decodeKernels) intTiles(s *side) *intTiles {
+	switch s.layout.store {
+	case storeInt4:
 		return &k.int4
+	case storeLevels:
+		table := s.format.levels()
+		tiles := k.levels(&table)
+		return &tiles
 	}
 	return &k.int8
 }
@@ -325,6 +332,10 @@ func (k *decodeKernels) floatTiles(s storage) *floatTiles {
 		return &k.f16
 	case storeBF16:
 		return &k.bf16
+	case storeE4M3:
+		return &k.e4m3
+	case storeE5M2:
+		return &k.e5m2
 	}
 	return &k.f32
 }
@@ -418,7 +429,7 @@ func (s *side) plainHalves() bool {
 func keyPathOf(s *side) keyPath {
 	f := s.format
 	switch {
-	case s.expand == toHalves && f.Share == ShareToken:
+	case s.layout.store.scaled() && f.Share == ShareToken:
 		return keyScaled
 	case !s.layout.store.integer():
 		return keyFloat
@@ -435,7 +446,7 @@ func keyPathOf(s *side) keyPath {
 func valuePathOf(s *side) valuePath {
 	f := s.format
 	switch {
-	case s.expand == toHalves && f.Share == ShareToken:
+	case s.layout.store.scaled() && f.Share == ShareToken:
 		return valueScaled
 	case !s.layout.store.integer():
 		return valueFloat
@@ -447,6 +458,14 @@ func valuePathOf(s *side) valuePath {
 		return valueChannel
 	}
 	return valueWhole
+}
+
+// fetchAhead asks for the next piece of the page to come.
+func (w *decodeWorker) fetchAhead() {
+	if n := min(w.piece, len(w.ahead)); n > 0 {
+		w.kern.fetchFar(w.ahead[:n])
+		w.ahead = w.ahead[n:]
+	}
 }
 
 // fetchOver is how much metadata may stand between the codes of two pages before it
@@ -501,6 +520,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 	if c.v.whole {
 		vScale, vOffset = hd.vScale, hd.vOffset
 	}
+	pieces := len(kSegments) + len(vSegments) // of a page, each asked for after a tile
 	for p := first; p < last; p++ {
 		nk, nv := c.metaBytes(p, &c.k), c.metaBytes(p, &c.v)
 		page := hd.pages[(p/c.period)*c.periodSize+c.pageAt[p%c.period]:]
@@ -541,27 +561,44 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			w.turnKeys(kWide.values, hd.kMean, kOut)
 			kOut = nil
 		}
+		// Widening reads a page in one go, and what the machine reads ahead on its own is
+		// little beside that: the next page is asked for while tiles work on this one.
+		w.ahead = nil
+		if p+1 < last && (kWide != nil || vWide != nil) {
+			at := nk + nv + kBytes + vBytes
+			n := c.pageBytes(p + 1)
+			w.ahead = page[at : at+n]
+			w.piece = roundUp((n+pieces-1)/pieces, lineBytes)
+		}
 		for i := range w.blocks {
 			b := &w.blocks[i]
 			switch kPath {
-			case keyFloat:
+			case keyFloat, keyScaled:
 				if c.turner != nil {
 					c.turner.queries(b.x, b.q, row, b.heads, p)
 				}
-				kFloat.score(z, kCodes, b.x, row, b.heads, 2, kSegments[0].steps)
-			case keyScaled:
-				kFloat.score(z, kCodes, b.q, row, b.heads, 2, kSegments[0].steps)
+				n := len(kCodes) / 2
+				for k := range 2 { // blocks of 32 tokens
+					kFloat.score(z[k*blockWide:], kCodes[k*n:], b.x, row, b.heads, 1, kSegments[0].steps)
+					w.fetchAhead()
+				}
+				if kPath == keyFloat {
+					break
+				}
 				w.d.codec.multiplyColumns(z[:b.heads*pageTokens], z[:b.heads*pageTokens], w.kScale[:pageTokens], pageTokens)
 			case keyHalf:
 				kTiles.scoreHalf(z, kCodes, b.coef, row, b.bias, b.unit, kMeta, b.heads, 2, kSegments[0].steps, 0)
+				w.fetchAhead()
 				for i := 1; i < len(kSegments); i++ {
 					s := &kSegments[i]
 					kTiles.scoreHalfAdd(z, kCodes[s.codes:], b.coef, row, b.bias[i*headBlock:], b.unit, kMeta[2*pageTokens*i:], b.heads, 2, s.steps, s.first)
+					w.fetchAhead()
 				}
 			case keyGroups:
 				for i := range kSegments {
 					s := &kSegments[i]
 					kTiles.sums(w.sums[s.sums*b.heads:], kCodes[s.codes:], b.coef, row, b.bias[i*headBlock:], b.heads, s.lanes, s.blocks, s.steps, s.first)
+					w.fetchAhead()
 				}
 				if kOffsets {
 					kern.scoreToken(z, w.sums, b.unit, w.kScale, w.kOffset, b.share, b.heads, len(kSegments))
@@ -573,6 +610,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 					s := &kSegments[i]
 					at := s.set * headBlock
 					kTiles.score(z[s.lane:], kCodes[s.codes:], b.coef[at*2*row:], row, b.bias[i*headBlock:], b.unit[at:], b.add[at:], b.heads, s.blocks, s.steps, 0)
+					w.fetchAhead()
 				}
 			}
 			if kOut != nil {
@@ -594,6 +632,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 				for i := range vSegments {
 					s := &vSegments[i]
 					vFloat.value(b.o[outputAt(s.lane):], vCodes[s.codes:], z, pageTokens, r, b.heads, s.lanes, s.blocks, s.steps)
+					w.fetchAhead()
 				}
 				inTiles = false
 			case valueSets, valueChannel:
@@ -620,6 +659,7 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			for i := 0; inTiles && i < len(vSegments); i++ {
 				s := &vSegments[i]
 				vTiles.value(b.o[outputAt(s.lane):], vCodes[s.codes:], coef, valuePlane, bias, r, unit, b.heads, s.lanes, s.blocks, s.steps, 0)
+				w.fetchAhead()
 			}
 			if len(b.sparse) > 0 && vPath != valueScaled {
 				w.sparseValues(b, vOut)
@@ -654,6 +694,7 @@ func (w *decodeWorker) valueSets(b *blockState, f Format, halves bool, meta, cod
 			}
 		}
 		w.vTiles.value(b.o[outputAt(s.lane):], codes[s.codes:], w.vCoef, valuePlane, w.vBias, w.r, w.vUnit, b.heads, s.lanes, s.blocks, s.steps, 0)
+		w.fetchAhead()
 	}
 }
 
@@ -688,6 +729,7 @@ func (w *decodeWorker) valueChannels(b *blockState, v *side, codes []byte) {
 		if s.group > 0 {
 			r = w.ones
 		}
+		w.fetchAhead()
 		kern.accumulateScaled(b.o[outputAt(s.lane):], w.sums, r, w.vUnit, w.vScale[at:], w.vAdd, offset, b.heads, s.lanes, s.blocks)
 	}
 }
@@ -725,7 +767,7 @@ func (w *decodeWorker) foldQueries(h int) {
 			w.kern.multiply(b.q[j*w.row:][:dim], q, scale)
 		}
 		s, hd := &d.cache.k, &d.cache.heads[h]
-		if folds && s.expand == toHalves && s.whole {
+		if folds && w.k.store.scaled() && s.whole {
 			for j := range b.heads {
 				w.scaleQuery(b.x[j*w.row:][:dim], b.q[j*w.row:][:dim], s, hd)
 			}

@@ -16,6 +16,7 @@ type (
 type streamTable struct {
 	int8, int4  intAssembly
 	f16, bf16   floatAssembly
+	e4m3, e5m2  floatAssembly
 	softmax     [headBlock]softmaxFunc
 	softmaxFold [headBlock]softmaxFoldFunc
 	softmaxHalf [headBlock]softmaxHalfFunc
@@ -67,7 +68,7 @@ func (s *side) asymmetric() bool { return s.format.Codec == CodecInt && s.format
 // streams says whether stream knows the formats of a cache.
 func streams(k, v *side) bool {
 	for _, s := range []*side{k, v} {
-		if s.expand != asStored || s.layout.store == storeF32 || s.format.Outliers > 0 {
+		if s.expand != asStored || s.layout.store == storeF32 || s.layout.store == storeLevels || s.format.Outliers > 0 {
 			return false
 		}
 	}
@@ -210,19 +211,14 @@ func (t *streamTable) stream(w *decodeWorker, hd *head, first, last int) bool {
 
 // calls collects what the kernels are called with for block b, and holds its lengths.
 func (t *streamTable) calls(w *decodeWorker, b *blockState) blockCalls {
-	k, v, kFloat, vFloat, n := &t.int8, &t.int8, &t.f16, &t.f16, b.heads-1
+	k, v, n := &t.int8, &t.int8, b.heads-1
 	if w.k.store == storeInt4 {
 		k = &t.int4
 	}
 	if w.v.store == storeInt4 {
 		v = &t.int4
 	}
-	if w.k.store == storeBF16 {
-		kFloat = &t.bf16
-	}
-	if w.v.store == storeBF16 {
-		vFloat = &t.bf16
-	}
+	kFloat, vFloat := t.floats(w.k.store), t.floats(w.v.store)
 	mustHold(len(b.q) >= rows(b.heads, w.row, w.k.reduced) && len(b.x) >= rows(b.heads, w.row, w.k.reduced) && len(b.coef) >= 2*b.heads*w.row && w.row >= w.k.reduced &&
 		len(b.bias) >= len(w.k.segments)*headBlock && len(b.unit) >= headBlock && len(b.add) >= headBlock && len(b.top) >= headBlock &&
 		len(b.sum) >= b.heads*laneWidth && len(b.o) >= w.v.lanes*headBlock && len(b.offsets) >= w.v.sets*headBlock*laneWidth && len(b.share) >= len(w.k.segments)*headBlock)
@@ -233,6 +229,18 @@ func (t *streamTable) calls(w *decodeWorker, b *blockState) blockCalls {
 		softmax: t.softmax[n], softmaxFold: t.softmaxFold[n], softmaxHalf: t.softmaxHalf[n], foldHalf: t.foldHalf[n],
 		q: &b.q[0], x: &b.x[0], unit: &b.unit[0], add: &b.add[0], top: &b.top[0], sum: &b.sum[0], o: &b.o[0], offsets: &b.offsets[0], share: &b.share[0], coef: &b.coef[0], bias: &b.bias[0],
 	}
+}
+
+func (t *streamTable) floats(s storage) *floatAssembly {
+	switch s {
+	case storeBF16:
+		return &t.bf16
+	case storeE4M3:
+		return &t.e4m3
+	case storeE5M2:
+		return &t.e5m2
+	}
+	return &t.f16
 }
 
 // scoreGroup adds to the scores what the i-th group of channels gives.

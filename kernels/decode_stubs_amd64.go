@@ -144,6 +144,76 @@ func scoreHalfAdd4x1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bia
 //go:noescape
 func scoreHalfAdd4x1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
+// tileLevelsx1x1AVX512 is tileLevels for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx1x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx1x1AVX2 is tileLevels for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx1x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx1x2AVX512 is tileLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx1x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx1x2AVX2 is tileLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx1x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// valueLevelsx1x1AVX512 is valueLevels for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx1x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx1x1AVX2 is valueLevels for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx1x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx1x2AVX512 is valueLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx1x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx1x2AVX2 is valueLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx1x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx1x2AVX512 is scoreLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx1x2AVX2 is scoreLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx1x2AVX512 is scoreHalfLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx1x2AVX2 is scoreHalfLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx1x2AVX512 is scoreHalfAddLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx1x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx1x2AVX2 is scoreHalfAddLevels for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx1x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
 // scoreF32x1x2AVX512 is scoreF32 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -189,6 +259,36 @@ func valueBF16x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *floa
 //go:noescape
 func valueBF16x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreE4M3x1x2AVX512 is scoreE4M3 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x1x1AVX512 is valueE4M3 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x1x2AVX512 is valueE4M3 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x1x2AVX512 is scoreE5M2 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x1x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x1x1AVX512 is valueE5M2 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x1x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x1x2AVX512 is valueE5M2 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x1x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x1x2AVX2 is scoreF32 for 1 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -233,6 +333,36 @@ func valueBF16x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float3
 //
 //go:noescape
 func valueBF16x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE4M3x1x2AVX2 is scoreE4M3 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x1x1AVX2 is valueE4M3 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x1x2AVX2 is valueE4M3 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x1x2AVX2 is scoreE5M2 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x1x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x1x1AVX2 is valueE5M2 for 1 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x1x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x1x2AVX2 is valueE5M2 for 1 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x1x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x2x1AVX512 is tile8 for 2 query heads and blocks of 16 lanes.
 //
@@ -374,6 +504,76 @@ func scoreHalfAdd4x2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bia
 //go:noescape
 func scoreHalfAdd4x2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
+// tileLevelsx2x1AVX512 is tileLevels for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx2x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx2x1AVX2 is tileLevels for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx2x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx2x2AVX512 is tileLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx2x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx2x2AVX2 is tileLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx2x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// valueLevelsx2x1AVX512 is valueLevels for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx2x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx2x1AVX2 is valueLevels for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx2x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx2x2AVX512 is valueLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx2x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx2x2AVX2 is valueLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx2x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx2x2AVX512 is scoreLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx2x2AVX2 is scoreLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx2x2AVX512 is scoreHalfLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx2x2AVX2 is scoreHalfLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx2x2AVX512 is scoreHalfAddLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx2x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx2x2AVX2 is scoreHalfAddLevels for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx2x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
 // scoreF32x2x2AVX512 is scoreF32 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -419,6 +619,36 @@ func valueBF16x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *floa
 //go:noescape
 func valueBF16x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreE4M3x2x2AVX512 is scoreE4M3 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x2x1AVX512 is valueE4M3 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x2x2AVX512 is valueE4M3 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x2x2AVX512 is scoreE5M2 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x2x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x2x1AVX512 is valueE5M2 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x2x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x2x2AVX512 is valueE5M2 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x2x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x2x2AVX2 is scoreF32 for 2 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -463,6 +693,36 @@ func valueBF16x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float3
 //
 //go:noescape
 func valueBF16x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE4M3x2x2AVX2 is scoreE4M3 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x2x1AVX2 is valueE4M3 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x2x2AVX2 is valueE4M3 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x2x2AVX2 is scoreE5M2 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x2x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x2x1AVX2 is valueE5M2 for 2 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x2x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x2x2AVX2 is valueE5M2 for 2 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x2x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x3x1AVX512 is tile8 for 3 query heads and blocks of 16 lanes.
 //
@@ -604,6 +864,76 @@ func scoreHalfAdd4x3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bia
 //go:noescape
 func scoreHalfAdd4x3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
+// tileLevelsx3x1AVX512 is tileLevels for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx3x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx3x1AVX2 is tileLevels for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx3x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx3x2AVX512 is tileLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx3x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx3x2AVX2 is tileLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx3x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// valueLevelsx3x1AVX512 is valueLevels for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx3x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx3x1AVX2 is valueLevels for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx3x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx3x2AVX512 is valueLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx3x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx3x2AVX2 is valueLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx3x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx3x2AVX512 is scoreLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx3x2AVX2 is scoreLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx3x2AVX512 is scoreHalfLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx3x2AVX2 is scoreHalfLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx3x2AVX512 is scoreHalfAddLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx3x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx3x2AVX2 is scoreHalfAddLevels for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx3x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
 // scoreF32x3x2AVX512 is scoreF32 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -649,6 +979,36 @@ func valueBF16x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *floa
 //go:noescape
 func valueBF16x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreE4M3x3x2AVX512 is scoreE4M3 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x3x1AVX512 is valueE4M3 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x3x2AVX512 is valueE4M3 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x3x2AVX512 is scoreE5M2 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x3x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x3x1AVX512 is valueE5M2 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x3x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x3x2AVX512 is valueE5M2 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x3x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x3x2AVX2 is scoreF32 for 3 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -693,6 +1053,36 @@ func valueBF16x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float3
 //
 //go:noescape
 func valueBF16x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE4M3x3x2AVX2 is scoreE4M3 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x3x1AVX2 is valueE4M3 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x3x2AVX2 is valueE4M3 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x3x2AVX2 is scoreE5M2 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x3x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x3x1AVX2 is valueE5M2 for 3 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x3x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x3x2AVX2 is valueE5M2 for 3 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x3x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // tile8x4x1AVX512 is tile8 for 4 query heads and blocks of 16 lanes.
 //
@@ -834,6 +1224,76 @@ func scoreHalfAdd4x4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bia
 //go:noescape
 func scoreHalfAdd4x4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, blocks int, steps int)
 
+// tileLevelsx4x1AVX512 is tileLevels for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx4x1AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx4x1AVX2 is tileLevels for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func tileLevelsx4x1AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx4x2AVX512 is tileLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx4x2AVX512(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// tileLevelsx4x2AVX2 is tileLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func tileLevelsx4x2AVX2(sums *int32, codes *byte, coef *byte, plane int, bias *int32, levels *byte, blocks int, steps int)
+
+// valueLevelsx4x1AVX512 is valueLevels for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx4x1AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx4x1AVX2 is valueLevels for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueLevelsx4x1AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx4x2AVX512 is valueLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx4x2AVX512(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// valueLevelsx4x2AVX2 is valueLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueLevelsx4x2AVX2(o *float32, codes *byte, coef *byte, plane int, bias *int32, r *float32, unit *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx4x2AVX512 is scoreLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreLevelsx4x2AVX2 is scoreLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreLevelsx4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, add *float32, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx4x2AVX512 is scoreHalfLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfLevelsx4x2AVX2 is scoreHalfLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfLevelsx4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx4x2AVX512 is scoreHalfAddLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx4x2AVX512(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
+// scoreHalfAddLevelsx4x2AVX2 is scoreHalfAddLevels for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreHalfAddLevelsx4x2AVX2(z *float32, codes *byte, coef *byte, plane int, bias *int32, unit *float32, scale *byte, levels *byte, blocks int, steps int)
+
 // scoreF32x4x2AVX512 is scoreF32 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -879,6 +1339,36 @@ func valueBF16x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *floa
 //go:noescape
 func valueBF16x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
+// scoreE4M3x4x2AVX512 is scoreE4M3 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x4x1AVX512 is valueE4M3 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x4x2AVX512 is valueE4M3 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x4x2AVX512 is scoreE5M2 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x4x2AVX512(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x4x1AVX512 is valueE5M2 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x4x1AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x4x2AVX512 is valueE5M2 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x4x2AVX512(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
 // scoreF32x4x2AVX2 is scoreF32 for 4 query heads and blocks of 32 lanes.
 //
 //go:noescape
@@ -923,6 +1413,36 @@ func valueBF16x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float3
 //
 //go:noescape
 func valueBF16x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE4M3x4x2AVX2 is scoreE4M3 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE4M3x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE4M3x4x1AVX2 is valueE4M3 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE4M3x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE4M3x4x2AVX2 is valueE4M3 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE4M3x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// scoreE5M2x4x2AVX2 is scoreE5M2 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func scoreE5M2x4x2AVX2(out *float32, codes *byte, x *float32, row int, blocks int, steps int)
+
+// valueE5M2x4x1AVX2 is valueE5M2 for 4 query heads and blocks of 16 lanes.
+//
+//go:noescape
+func valueE5M2x4x1AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
+
+// valueE5M2x4x2AVX2 is valueE5M2 for 4 query heads and blocks of 32 lanes.
+//
+//go:noescape
+func valueE5M2x4x2AVX2(out *float32, codes *byte, x *float32, row int, r *float32, blocks int, steps int)
 
 // softmaxx1AVX512 is softmax for 1 query heads; m, r and units have room for four.
 //
@@ -1139,6 +1659,11 @@ func widenAVX512(dst *float32, src *byte, n int)
 //go:noescape
 func fetchAVX512(b *byte, lines int)
 
+// fetchFarAVX512 prefetches cache lines, one at least.
+//
+//go:noescape
+func fetchFarAVX512(b *byte, lines int)
+
 // mergeAVX512 is merge; n is a multiple of 16, 16 at least.
 //
 //go:noescape
@@ -1226,6 +1751,11 @@ func widenAVX2(dst *float32, src *byte, n int)
 //
 //go:noescape
 func fetchAVX2(b *byte, lines int)
+
+// fetchFarAVX2 prefetches cache lines, one at least.
+//
+//go:noescape
+func fetchFarAVX2(b *byte, lines int)
 
 // mergeAVX2 is merge; n is a multiple of 16, 16 at least.
 //

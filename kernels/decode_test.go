@@ -315,7 +315,7 @@ const errorLimit = 2e-4
 const vectorLimit = 1e-3
 
 // fuses says whether the tiles that read a side may fuse a product and a sum.
-func fuses(s *side) bool { return s.layout.store == storeF16 || s.layout.store == storeBF16 }
+func fuses(s *side) bool { return s.layout.store > storeF32 && !s.layout.store.integer() }
 
 // check runs the case on every backend and for 1 and 3 threads: within the limit of
 // float64 attention everywhere, and the same bits everywhere unless a side is float16.

@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"encoding/binary"
 	"math"
 )
 
@@ -19,13 +18,11 @@ type expansion uint8
 const (
 	asStored expansion = iota // tiles read the page itself
 	toBytes                   // integers of less than 8 bits: one a byte
-	toLevels                  // codes of 4 bits: the integers they stand for, plus 128
-	toHalves                  // 8-bit floats: float16, of e4m3 times 2^−8
 	toValues                  // any code: its value in float32, scale and offset applied
 )
 
-// e4m3Half is what a float16 made from an e4m3 is multiplied with: the two have
-// different exponent biases, and the bits are only shifted.
+// e4m3Half is what tiles want the scales of e4m3 multiplied with: a float16 is made of
+// its bits by a shift, and the two have different exponent biases.
 const e4m3Half = 256
 
 // packPlanes packs codes, a whole number of chunks of one a byte.
@@ -64,25 +61,6 @@ func expandGeneric(dst, src []byte, bits int) {
 				dst[i] |= part << low
 			}
 		})
-	}
-}
-
-func expandLevelsGeneric(dst, src []byte, levels *[16]uint8) {
-	expandGeneric(dst, src, 4)
-	for i, c := range dst {
-		dst[i] = levels[c]
-	}
-}
-
-func expandE4M3Generic(dst, src []byte) {
-	for i, c := range src {
-		binary.LittleEndian.PutUint16(dst[2*i:], uint16(c&0x80)<<8|uint16(c&0x7f)<<7)
-	}
-}
-
-func expandE5M2Generic(dst, src []byte) {
-	for i, c := range src {
-		binary.LittleEndian.PutUint16(dst[2*i:], uint16(c)<<8)
 	}
 }
 
@@ -125,10 +103,8 @@ func (s *side) packed(codes int) int {
 
 // levels returns the integers of CodecLevels as tiles read them.
 func (f Format) levels() (bytes [16]uint8) {
-	if f.Codec == CodecLevels {
-		for i, v := range f.Levels {
-			bytes[i] = uint8(int(v) + int(f.centre()))
-		}
+	for i, v := range f.Levels {
+		bytes[i] = uint8(int(v) + int(f.centre()))
 	}
 	return bytes
 }
@@ -138,10 +114,10 @@ type expander struct {
 	side   *side
 	kern   *decodeKernels
 	codec  *codecKernels
-	codes  []byte    // one a byte, where values are made of them
-	tile   []byte    // what tiles read
-	values []float32 // the same
-	levels [16]uint8
+	codes  []byte      // one a byte, where values are made of them
+	tile   []byte      // what tiles read
+	values []float32   // the same
+	levels [16]float32 // of CodecLevels
 
 	scale, offset, zeros []float32 // of an integer without its scale; zeros are maxDim
 	centre               []float32
@@ -151,7 +127,12 @@ func newExpander(s *side, k *decodeKernels, codec *codecKernels) *expander {
 	if s.expand == asStored {
 		return nil
 	}
-	x := &expander{side: s, kern: k, codec: codec, levels: s.format.levels()}
+	x := &expander{side: s, kern: k, codec: codec}
+	if s.format.Codec == CodecLevels {
+		for i, v := range s.format.Levels {
+			x.levels[i] = float32(v)
+		}
+	}
 	if s.expand != toValues {
 		x.tile = alignedBytes(s.codes * s.layout.store.size())
 		return x
@@ -168,41 +149,34 @@ func newExpander(s *side, k *decodeKernels, codec *codecKernels) *expander {
 // readMeta leaves them, or those of the whole head, and book is the head's.
 func (x *expander) page(codes []byte, scale, offset []float32, book *[16]float32, p int) []byte {
 	f := x.side.format
-	switch x.side.expand {
-	case toBytes:
+	if x.side.expand == toBytes {
 		x.kern.expand(x.tile, codes, f.Bits)
-		return x.tile
-	case toLevels:
-		x.kern.expandLevels(x.tile, codes, &x.levels)
-		return x.tile
-	case toHalves:
-		if f.Codec == CodecE4M3 {
-			x.kern.expandE4M3(x.tile, codes)
-		} else {
-			x.kern.expandE5M2(x.tile, codes)
-		}
 		return x.tile
 	}
 	if bits := f.elementBits(); bits < 8 {
-		if f.Codec == CodecLevels {
-			x.kern.expandLevels(x.codes, codes, &x.levels)
-		} else {
-			x.kern.expand(x.codes, codes, bits)
-		}
+		x.kern.expand(x.codes, codes, bits)
 		codes = x.codes
 	}
-	switch f.Codec {
-	case CodecE4M3:
-		x.codec.fromE4M3(x.values, codes)
-	case CodecE5M2:
-		x.codec.fromE5M2(x.values, codes)
-	case CodecBook:
-		x.kern.lookUp(x.values, codes, book)
-	default:
-		x.codec.decodeRuns(x.values, codes, len(x.values), Affine{Scale: x.scale, Bias: x.centre, Offset: x.offset})
-	}
-	x.applyScales(scale, offset, p)
+	x.scaled(codes, scale, offset, book, p)
 	return x.tile
+}
+
+// convert turns the codes from one place to another into their values without a scale.
+func (x *expander) convert(codes []byte, book *[16]float32, from, to int) []float32 {
+	values, codes := x.values[from:to], codes[from:to]
+	switch x.side.format.Codec {
+	case CodecE4M3:
+		x.codec.fromE4M3(values, codes)
+	case CodecE5M2:
+		x.codec.fromE5M2(values, codes)
+	case CodecLevels:
+		x.kern.lookUp(values, codes, &x.levels)
+	case CodecBook:
+		x.kern.lookUp(values, codes, book)
+	default:
+		x.codec.decodeRuns(values, codes, len(values), Affine{Scale: x.scale, Bias: x.centre, Offset: x.offset})
+	}
+	return values
 }
 
 // even says whether the scales of toValues are the same along lines of lanes or along
@@ -219,8 +193,9 @@ func (s *side) even() bool {
 	return true
 }
 
-// applyScales multiplies the values of page p with their scales and adds their offsets.
-func (x *expander) applyScales(scale, offset []float32, p int) {
+// scaled leaves the values of page p, times their scales and with their offsets, block by
+// block, each while it is in the first-level cache.
+func (x *expander) scaled(codes []byte, scale, offset []float32, book *[16]float32, p int) {
 	s, f := x.side, x.side.format
 	if f.Zero != ZeroAsym && f.Zero != ZeroFar && f.Zero != ZeroMiddle && f.Zero != ZeroPoint {
 		offset = nil
@@ -245,6 +220,7 @@ func (x *expander) applyScales(scale, offset []float32, p int) {
 		group = padded
 	}
 	if !s.even() {
+		x.convert(codes, book, 0, len(x.values))
 		s.layout.each(s.key, s.dim, func(at, token, channel int) {
 			u := set(token) + channel
 			if f.Share == ShareToken {
@@ -257,7 +233,9 @@ func (x *expander) applyScales(scale, offset []float32, p int) {
 	for i := range s.layout.segments {
 		g := &s.layout.segments[i]
 		for b := range g.blocks {
-			block := x.values[g.codes/4+b*g.steps*g.lanes:][:g.steps*g.lanes]
+			n := g.steps * g.lanes
+			from := g.codes/4 + b*n
+			block := x.convert(codes, book, from, from+n)
 			lane := g.lane + b*g.lanes
 			// along returns the part of the block from step on.
 			along := func(from, to int) []float32 { return block[from*g.lanes : to*g.lanes] }

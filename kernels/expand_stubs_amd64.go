@@ -34,21 +34,6 @@ func expand6AVX512(dst *byte, src *byte, chunks int)
 //go:noescape
 func expand7AVX512(dst *byte, src *byte, chunks int)
 
-// expandLevelsAVX512 unpacks chunks of 512 codes of 4 bits and looks them up.
-//
-//go:noescape
-func expandLevelsAVX512(dst *byte, src *byte, levels *byte, chunks int)
-
-// expandE4M3AVX512 is expandE4M3; n is a multiple of 64 and not 0.
-//
-//go:noescape
-func expandE4M3AVX512(dst *byte, src *byte, n int)
-
-// expandE5M2AVX512 is expandE5M2; n is a multiple of 64 and not 0.
-//
-//go:noescape
-func expandE5M2AVX512(dst *byte, src *byte, n int)
-
 // lookUpAVX512 is lookUp; n is a multiple of 64 and not 0.
 //
 //go:noescape
@@ -108,21 +93,6 @@ func expand6AVX2(dst *byte, src *byte, chunks int)
 //
 //go:noescape
 func expand7AVX2(dst *byte, src *byte, chunks int)
-
-// expandLevelsAVX2 unpacks chunks of 512 codes of 4 bits and looks them up.
-//
-//go:noescape
-func expandLevelsAVX2(dst *byte, src *byte, levels *byte, chunks int)
-
-// expandE4M3AVX2 is expandE4M3; n is a multiple of 64 and not 0.
-//
-//go:noescape
-func expandE4M3AVX2(dst *byte, src *byte, n int)
-
-// expandE5M2AVX2 is expandE5M2; n is a multiple of 64 and not 0.
-//
-//go:noescape
-func expandE5M2AVX2(dst *byte, src *byte, n int)
 
 // lookUpAVX2 is lookUp; n is a multiple of 64 and not 0.
 //

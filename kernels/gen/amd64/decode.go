@@ -117,20 +117,20 @@ func word(bits uint32) Mem {
 // decode emits the parts of decode attention.
 func decode() {
 	for heads := 1; heads <= 4; heads++ {
-		for _, bits := range []int{8, 4} {
+		for _, kind := range []string{"8", "4", "Levels"} {
 			for _, e := range []end{sumsEnd, valueEnd} {
 				for lines := 1; lines <= 2; lines++ {
-					tileVNNI(e, bits, heads, lines)
-					tileAVX2(e, bits, heads, lines)
+					tileVNNI(e, kind, heads, lines)
+					tileAVX2(e, kind, heads, lines)
 				}
 			}
 			for _, e := range []end{scoreEnd, halfEnd, halfAddEnd} {
-				tileVNNI(e, bits, heads, 2)
-				tileAVX2(e, bits, heads, 2)
+				tileVNNI(e, kind, heads, 2)
+				tileAVX2(e, kind, heads, 2)
 			}
 		}
 		for _, w := range []tier{avx512, avx2} {
-			for _, kind := range []string{"F32", "F16", "BF16"} {
+			for _, kind := range []string{"F32", "F16", "BF16", "E4M3", "E5M2"} {
 				tileFloat(w, false, kind, heads, 2)
 				tileFloat(w, true, kind, heads, 1)
 				tileFloat(w, true, kind, heads, 2)
@@ -158,7 +158,8 @@ func decode() {
 		accumulateScaled(w)
 		laneDot(w)
 		widen(w)
-		fetch(w)
+		fetch(w, "fetch", PREFETCHT0)
+		fetch(w, "fetchFar", PREFETCHT1)
 		merge(w)
 		rowBy(w, "multiply", "src·a", VMULPS)
 		rowBy(w, "divide", "src/a", VDIVPS)
@@ -211,10 +212,14 @@ type integerTile struct {
 	blocks, steps                    reg.Register
 }
 
-func openTile(e end, bits, heads, lines int, suffix string) integerTile {
-	name := fmt.Sprintf("%s%dx%dx%d%s", e.name, bits, heads, lines, suffix)
-	TEXT(name, NOSPLIT, "func("+e.output+", codes, coef *byte, plane int, bias *int32, "+e.params+"blocks, steps int)")
-	Doc(fmt.Sprintf("%s is %s%d for %d query heads and blocks of %d lanes.", name, e.name, bits, heads, 16*lines))
+func openTile(e end, kind string, heads, lines int, suffix string) integerTile {
+	name := fmt.Sprintf("%s%sx%dx%d%s", e.name, kind, heads, lines, suffix)
+	params := e.params
+	if kind == "Levels" {
+		params += "levels *byte, "
+	}
+	TEXT(name, NOSPLIT, "func("+e.output+", codes, coef *byte, plane int, bias *int32, "+params+"blocks, steps int)")
+	Doc(fmt.Sprintf("%s is %s%s for %d query heads and blocks of %d lanes.", name, e.name, kind, heads, 16*lines))
 	Pragma("noescape")
 	t := integerTile{end: e}
 	out := map[string]string{"tile": "sums", "score": "z", "scoreHalf": "z", "scoreHalfAdd": "z", "value": "o"}[e.name]
@@ -234,6 +239,17 @@ func openTile(e end, bits, heads, lines int, suffix string) integerTile {
 	t.blocks = Load(Param("blocks"), GP64())
 	t.steps = Load(Param("steps"), GP64())
 	return t
+}
+
+// levels is the table of the integers that codes stand for, once in every 16 bytes.
+func (w tier) levels() reg.VecVirtual {
+	at, table := Load(Param("levels"), GP64()), w.reg()
+	if w.wide {
+		VBROADCASTI32X4(Mem{Base: at}, table)
+	} else {
+		VBROADCASTI128(Mem{Base: at}, table)
+	}
+	return table
 }
 
 // fetchMeta asks for a page's metadata, which stands right before the codes of K and
@@ -331,10 +347,13 @@ func (r rowSet) each(op func(pointer reg.Register)) {
 // tileVNNI multiplies lines of 16 lanes × 4 codes with the two byte planes of each
 // head's multiplicands. VPDPBUSD takes the codes as unsigned and a plane's four
 // bytes, in every lane, as signed: |sum of a plane| ≤ 640·255·128 < 2^31.
-func tileVNNI(e end, bits, heads, lines int) {
-	t := openTile(e, bits, heads, lines, "AVX512")
-	var mask reg.VecVirtual
-	if bits == 4 {
+func tileVNNI(e end, kind string, heads, lines int) {
+	t := openTile(e, kind, heads, lines, "AVX512")
+	var mask, table reg.VecVirtual
+	if kind == "Levels" {
+		table = avx512.levels()
+	}
+	if kind != "8" {
 		mask = ZMM()
 		VMOVDQU32(word(0x0f0f0f0f), mask)
 	}
@@ -358,13 +377,18 @@ func tileVNNI(e end, bits, heads, lines int) {
 				raw := ZMM()
 				VMOVDQU32(Mem{Base: t.codes, Disp: 64 * l}, raw)
 				code[l] = []reg.VecVirtual{raw}
-				if bits == 4 {
+				if kind != "8" {
 					low, high := ZMM(), ZMM()
 					VPANDD(mask, raw, low)
 					VPSRLW(Imm(4), raw, high)
 					VPANDD(mask, high, high)
 					code[l] = []reg.VecVirtual{low, high}
 					parts = 2
+				}
+				if kind == "Levels" {
+					for _, c := range code[l] {
+						VPSHUFB(c, table, c)
+					}
 				}
 			}
 			for part := range parts {
@@ -405,9 +429,13 @@ func tileVNNI(e end, bits, heads, lines int) {
 // tileAVX2 widens codes to 16 bits, every second byte (int8) or every fourth nibble
 // (int4) a register, and multiplies pairs with VPMADDWD: exact, and no planes. The
 // multiplicands stand as fold left them, in pairs (0,2) (1,3) of every four.
-func tileAVX2(e end, bits, heads, lines int) {
-	t := openTile(e, bits, heads, lines, "AVX2")
+func tileAVX2(e end, kind string, heads, lines int) {
+	t := openTile(e, kind, heads, lines, "AVX2")
 	stride := 64 * lines
+	var table reg.VecVirtual
+	if kind == "Levels" {
+		table = avx2.levels()
+	}
 	t.fetchMeta()
 	ADDQ(t.plane, t.plane) // a row of multiplicands takes the room of two planes
 	rows := rowsOf(t.coef, t.plane, heads)
@@ -443,10 +471,39 @@ func tileAVX2(e end, bits, heads, lines int) {
 					// the machine reads ahead of every second line only.
 					PREFETCHT0(Mem{Base: line, Disp: 64})
 				}
-				raw := [2]reg.VecVirtual{YMM(), YMM()}
-				for i := range raw {
-					VMOVDQU(Mem{Base: line, Disp: 64*l + 32*i}, raw[i])
+				load := func() (raw [2]reg.VecVirtual) {
+					for i := range raw {
+						raw[i] = YMM()
+						VMOVDQU(Mem{Base: line, Disp: 64*l + 32*i}, raw[i])
+					}
+					return raw
 				}
+				if kind == "Levels" {
+					// The line is loaded twice: there is no register to keep it in.
+					for high := range 2 {
+						raw := load()
+						for _, c := range raw {
+							if high == 1 {
+								VPSRLW(Imm(4), c, c)
+							}
+							VPAND(word(0x0f0f0f0f), c, c)
+							VPSHUFB(c, table, c)
+						}
+						even := [2]reg.VecVirtual{YMM(), YMM()}
+						for i, c := range raw {
+							VPAND(word(0x00ff00ff), c, even[i])
+						}
+						multiply(2*high, even)
+						for _, c := range raw {
+							VPSRLW(Imm(8), c, c)
+						}
+						multiply(2*high+1, raw)
+					}
+					rows.each(func(p reg.Register) { ADDQ(Imm(16), p) })
+					ADDQ(U32(uint32(stride)), line)
+					return
+				}
+				raw := load()
 				low := func(shift int, mask uint32) (code [2]reg.VecVirtual) {
 					for i := range code {
 						code[i] = YMM()
@@ -461,7 +518,7 @@ func tileAVX2(e end, bits, heads, lines int) {
 					}
 					return code
 				}
-				if bits == 8 {
+				if kind == "8" {
 					multiply(0, low(0, 0x00ff00ff))
 					multiply(1, low(8, 0))
 					rows.each(func(p reg.Register) { ADDQ(Imm(8), p) })
@@ -475,7 +532,7 @@ func tileAVX2(e end, bits, heads, lines int) {
 				ADDQ(U32(uint32(stride)), line)
 			})
 			back := copyOf(t.steps)
-			SHLQ(Imm(map[int]uint64{8: 3, 4: 4}[bits]), back)
+			SHLQ(Imm(map[string]uint64{"8": 3, "4": 4, "Levels": 4}[kind]), back)
 			rows.each(func(p reg.Register) { SUBQ(back, p) })
 			for h := range acc {
 				for i, a := range acc[h] {
@@ -490,14 +547,42 @@ func tileAVX2(e end, bits, heads, lines int) {
 	RET()
 }
 
-// tileFloat multiplies lines of float16 or bfloat16 (fused) or of float32 (product
-// rounded first) with float rows: scores, or with r the outputs o = o·r + sum. AVX2 has registers
+// floatSizes are the bytes of a code.
+var floatSizes = map[string]int{"F32": 4, "F16": 2, "BF16": 2, "E4M3": 1, "E5M2": 1}
+
+// loadFloats widens codes in memory to the floats of a register. The bits of an e5m2 are
+// the upper byte of a float16; those of an e4m3, behind the sign, stand one lower, which
+// divides by 256.
+func (w tier) loadFloats(kind string, m Mem, v reg.VecVirtual) {
+	var half reg.VecVirtual = XMM()
+	if w.wide {
+		half = YMM()
+	}
+	switch kind {
+	case "F32":
+		VMOVUPS(m, v)
+	case "F16":
+		VCVTPH2PS(m, v)
+	case "BF16":
+		VPMOVZXWD(m, v)
+		VPSLLD(Imm(16), v, v)
+	case "E4M3":
+		VPMOVSXBW(m, half)
+		VPSLLW(Imm(7), half, half)
+		VPAND(word(0xbf80bf80), half, half)
+		VCVTPH2PS(half, v)
+	case "E5M2":
+		VPMOVZXBW(m, half)
+		VPSLLW(Imm(8), half, half)
+		VCVTPH2PS(half, v)
+	}
+}
+
+// tileFloat multiplies lines of narrow floats (fused) or of float32 (product rounded
+// first) with float rows: scores, or with r the outputs o = o·r + sum. AVX2 has registers
 // for 16 lanes of four heads at a time.
 func tileFloat(w tier, value bool, kind string, heads, lines int) {
-	size, use := 2, "score"
-	if kind == "F32" {
-		size = 4
-	}
+	size, use := floatSizes[kind], "score"
 	params, outBytes := "x *float32, row int", scoreBytes
 	if value {
 		use, outBytes = "value", valueBytes
@@ -582,15 +667,7 @@ func (t *floatTile) step(codes reg.Register, first int, acc [][]lanes) {
 		c := w.lanes()
 		for i := range c {
 			m := Mem{Base: codes, Disp: (first+l)*16*t.size + i*w.bytes()*t.size/4}
-			switch t.kind {
-			case "F16":
-				VCVTPH2PS(m, c[i])
-			case "BF16":
-				VPMOVZXWD(m, c[i])
-				VPSLLD(Imm(16), c[i], c[i])
-			default:
-				VMOVUPS(m, c[i])
-			}
+			w.loadFloats(t.kind, m, c[i])
 		}
 		code = append(code, c)
 	}
@@ -1646,14 +1723,14 @@ func laneDot(w tier) {
 	RET()
 }
 
-func fetch(w tier) {
-	TEXT("fetch"+w.suffix, NOSPLIT, "func(b *byte, lines int)")
-	Doc("fetch" + w.suffix + " prefetches cache lines, one at least.")
+func fetch(w tier, name string, prefetch func(Op)) {
+	TEXT(name+w.suffix, NOSPLIT, "func(b *byte, lines int)")
+	Doc(name + w.suffix + " prefetches cache lines, one at least.")
 	Pragma("noescape")
 	b := Load(Param("b"), GP64())
 	lines := Load(Param("lines"), GP64())
 	count("next", lines, func() {
-		PREFETCHT0(Mem{Base: b})
+		prefetch(Mem{Base: b})
 		ADDQ(Imm(64), b)
 	})
 	RET()

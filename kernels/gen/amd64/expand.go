@@ -12,11 +12,8 @@ import (
 func expand() {
 	for _, w := range []tier{avx512, avx2} {
 		for bits := 2; bits <= 7; bits++ {
-			expandPlanes(w, bits, false)
+			expandPlanes(w, bits)
 		}
-		expandPlanes(w, 4, true)
-		expandFloats(w, "E4M3")
-		expandFloats(w, "E5M2")
 		lookUp(w)
 		scaleTile(w, "scaleLanes")
 		scaleTile(w, "scaleSteps")
@@ -46,30 +43,14 @@ func shiftWords(v reg.VecVirtual, by int, dst reg.VecVirtual) {
 	}
 }
 
-// expandPlanes unpacks chunks of 512 codes from their planes, and with levels looks the
-// codes of 4 bits up.
-func expandPlanes(w tier, bits int, levels bool) {
-	name, params := fmt.Sprintf("expand%d%s", bits, w.suffix), ""
-	doc := fmt.Sprintf(" unpacks chunks of 512 codes of %d bits.", bits)
-	if levels {
-		name, params = "expandLevels"+w.suffix, ", levels *byte"
-		doc = " unpacks chunks of 512 codes of 4 bits and looks them up."
-	}
-	TEXT(name, NOSPLIT, "func(dst, src *byte"+params+", chunks int)")
-	Doc(name + doc)
+// expandPlanes unpacks chunks of 512 codes from their planes.
+func expandPlanes(w tier, bits int) {
+	name := fmt.Sprintf("expand%d%s", bits, w.suffix)
+	TEXT(name, NOSPLIT, "func(dst, src *byte, chunks int)")
+	Doc(fmt.Sprintf("%s unpacks chunks of 512 codes of %d bits.", name, bits))
 	Pragma("noescape")
 	dst := Load(Param("dst"), GP64())
 	src := Load(Param("src"), GP64())
-	var table reg.VecVirtual
-	if levels {
-		at := Load(Param("levels"), GP64())
-		table = w.reg()
-		if w.wide {
-			VBROADCASTI32X4(Mem{Base: at}, table)
-		} else {
-			VBROADCASTI128(Mem{Base: at}, table)
-		}
-	}
 	chunks := Load(Param("chunks"), GP64())
 	count("chunk", chunks, func() {
 		for half := 0; half < 64; half += w.bytes() {
@@ -101,55 +82,12 @@ func expandPlanes(w tier, bits int, levels bool) {
 					}
 					low += width
 				}
-				if levels {
-					VPSHUFB(code, table, code)
-				}
 				w.move(code, Mem{Base: dst, Disp: 64*n + half})
 			}
 		}
 		ADDQ(U32(uint32(64*bits)), src)
 		ADDQ(U32(512), dst)
 	})
-	VZEROUPPER()
-	RET()
-}
-
-// expandFloats turns 8-bit floats into float16. The bits of an e5m2 are the upper byte;
-// those of an e4m3, behind the sign, stand one lower, which divides by 256.
-func expandFloats(w tier, kind string) {
-	name := "expand" + kind + w.suffix
-	TEXT(name, NOSPLIT, "func(dst, src *byte, n int)")
-	Doc(name + " is expand" + kind + "; n is a multiple of 64 and not 0.")
-	Pragma("noescape")
-	dst := Load(Param("dst"), GP64())
-	src := Load(Param("src"), GP64())
-	n := Load(Param("n"), GP64())
-	var mask reg.VecVirtual
-	if kind == "E4M3" {
-		mask = w.reg()
-		w.move(word(0xbf80bf80), mask)
-	}
-	Label("next")
-	for at := 0; at < 64; at += w.bytes() / 2 {
-		v := w.reg()
-		if kind == "E4M3" {
-			VPMOVSXBW(Mem{Base: src, Disp: at}, v)
-			VPSLLW(Imm(7), v, v)
-			if w.wide {
-				VPANDD(mask, v, v)
-			} else {
-				VPAND(mask, v, v)
-			}
-		} else {
-			VPMOVZXBW(Mem{Base: src, Disp: at}, v)
-			VPSLLW(Imm(8), v, v)
-		}
-		w.move(v, Mem{Base: dst, Disp: 2 * at})
-	}
-	ADDQ(Imm(64), src)
-	ADDQ(U32(128), dst)
-	SUBQ(Imm(64), n)
-	JNZ(LabelRef("next"))
 	VZEROUPPER()
 	RET()
 }
