@@ -100,11 +100,11 @@ func (c *Cache) closePage(encode PageEncoder) error {
 			}
 			if x.side.key && h.kFactor == 0 {
 				h.kFactor = x.side.factor(*x.e)
-				copy(h.kBook[:], x.e.Book)
+				h.kBook = x.side.book(*x.e)
 			}
 			if !x.side.key && h.vFactor == 0 {
 				h.vFactor = x.side.factor(*x.e)
-				copy(h.vBook[:], x.e.Book)
+				h.vBook = x.side.book(*x.e)
 			}
 			c.k.factored, c.v.factored = c.k.factored || h.kFactor != 1, c.v.factored || h.vFactor != 1
 			x.side.signs(x.e.Scales)
@@ -241,9 +241,9 @@ func (s *side) freezeFloat(x, scale float32, saturated int64) (uint8, int64) {
 
 // freezeBook finds the code whose value is nearest to x; what is no number is code 0.
 func (s *side) freezeBook(x float32, h *head, saturated int64) (uint8, int64) {
-	book := &h.vBook
+	book := h.vBook
 	if s.key {
-		book = &h.kBook
+		book = h.kBook
 	}
 	code, low, high := 0, book[0], book[0]
 	for i, v := range book[:1<<s.format.Bits] {

@@ -128,10 +128,11 @@ func frozen(x []float64, s *side, h *head) {
 			code := E4M3(float32(v) / scale)
 			x[i] = float64(scale) * float8(code, 4, 7)
 		case f.Codec == CodecBook:
-			book := h.vBook[:1<<f.Bits]
+			book := h.vBook
 			if s.key {
-				book = h.kBook[:1<<f.Bits]
+				book = h.kBook
 			}
+			book = book[:1<<f.Bits]
 			u := float32(v) / scales[u]
 			near := slices.MinFunc(book, func(a, b float32) int { return cmp.Compare(abs32(a-u), abs32(b-u)) })
 			x[i] = float64(scales[0]) * float64(near)

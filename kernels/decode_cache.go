@@ -28,7 +28,7 @@ type Encoded struct {
 	// [dim] or [groups of tokens][dim].
 	Scales []float32
 	// Offsets has the length of Scales: offsets of ZeroAsym, biases (integers in
-	// units of a field) of ZeroPoint and ZeroFar; nil for the others.
+	// units of a field) of ZeroPoint; nil for the others.
 	Offsets []float32
 	// Sink and Recent are the rows that windows keep out of all this, of the first and
 	// of the last tokens: values of the kind that codes stand for. Everything above is
@@ -78,8 +78,8 @@ type head struct {
 	// the lanes; empty where they stand in the pages.
 	kScale, vScale   []float32
 	kOffset, vOffset []float32
-	kFactor, vFactor float32     // of the scales in the pages
-	kBook, vBook     [16]float32 // values of the codes of CodecBook
+	kFactor, vFactor float32   // of the scales in the pages
+	kBook, vBook     []float32 // values of the codes of CodecBook, 16 or 256
 	pages            []byte
 	kOut, vOut       sparse // outliers of the pages
 	kMean            []float32
@@ -233,8 +233,6 @@ func newSide(f Format, aligned, key bool, dim int) side {
 		case !f.offsets():
 		case f.Zero == ZeroPoint:
 			s.offsetBytes = 1
-		case f.Zero == ZeroFar:
-			s.offsetBytes = 2
 		default:
 			s.offsetBytes = f.Meta.bytes()
 		}
@@ -380,7 +378,7 @@ func (c *Cache) share(h *head, s *side, tokens int, e Encoded) {
 	if *factor != 1 {
 		s.factored = true
 	}
-	copy(book[:], e.Book)
+	*book = s.book(e)
 }
 
 // signs notes whether scales of values are negative somewhere.
@@ -531,6 +529,19 @@ func (h *head) setWhole(s *side, e Encoded) {
 	}
 }
 
+// book returns the values of the codes as tiles look them up, 16 or 256 of them.
+func (s *side) book(e Encoded) []float32 {
+	if s.format.Codec != CodecBook {
+		return nil
+	}
+	book := make([]float32, 16)
+	if s.format.Bits > 4 {
+		book = make([]float32, 256)
+	}
+	copy(book, e.Book)
+	return book
+}
+
 // factor returns what tiles want the stored scales multiplied with.
 func (s *side) factor(e Encoded) float32 {
 	factor := e.Factor
@@ -599,7 +610,7 @@ func (f Format) value(field uint8, scale, offset float32) float32 {
 		return float32(scale*float32(field)) + offset
 	case f.Codec == CodecLevels:
 		return scale * float32(f.Levels[field&15])
-	case f.Zero == ZeroPoint || f.Zero == ZeroFar:
+	case f.Zero == ZeroPoint:
 		return scale * (float32(field) - offset)
 	case f.Zero == ZeroMiddle:
 		return scale * (float32(2*int(field)-f.top()) / 2)
@@ -747,8 +758,6 @@ func (s *side) putScale(meta []byte, slot int, scale float32) {
 func (s *side) putOffset(meta []byte, slot int, offset float32) {
 	at := meta[s.offsetsAt:]
 	switch {
-	case s.format.Zero == ZeroFar:
-		binary.LittleEndian.PutUint16(at[2*slot:], uint16(int16(offset)))
 	case s.offsetBytes == 1:
 		at[slot] = uint8(offset)
 	case s.offsetBytes == 2:

@@ -17,19 +17,18 @@ const (
 	CodecE5M2
 	CodecInt    // integers of Format.Bits bits, 2 to 8
 	CodecLevels // codes of 4 bits for the integers of Format.Levels
-	CodecBook   // codes of Format.Bits bits, 2 to 4, for the values of Encoded.Book
+	CodecBook   // codes of Format.Bits bits, 2 to 8, for the values of Encoded.Book
 )
 
 // A Zero says where the zero of an integer code lies.
 type Zero uint8
 
-// The zero forms, as EncodeBiased and EncodeAsym define them. The last two are those of
+// The zero forms, as EncodeBiased and EncodeAsym define them. The last one is that of
 // block formats: ShareToken only.
 const (
 	ZeroSym    Zero = iota // x̂ = scale·(field − 2^(bits−1))
 	ZeroAsym               // x̂ = scale·field + offset; CodecBook too
 	ZeroPoint              // x̂ = scale·(field − bias), bias an integer per group, 0 to 255
-	ZeroFar                // the same, bias an int16 that may lie far from the codes
 	ZeroMiddle             // x̂ = scale·(field − (2^bits−1)/2)
 )
 
@@ -130,10 +129,8 @@ func (f Format) check() error {
 		f.Zero > ZeroPoint && f.Share != ShareToken,
 		f.Meta > MetaF32 && (f.Zero != ZeroSym || f.Share != ShareToken):
 		return fmt.Errorf("unknown cache format %+v", f)
-	case f.Codec == CodecInt && (f.Bits < 2 || f.Bits > 8):
+	case (f.Codec == CodecInt || f.Codec == CodecBook) && (f.Bits < 2 || f.Bits > 8):
 		return fmt.Errorf("%d-bit codes: a cache holds 2 to 8 bits", f.Bits)
-	case f.Codec == CodecBook && (f.Bits < 2 || f.Bits > 4):
-		return fmt.Errorf("a book of %d-bit codes: a cache holds 2 to 4 bits", f.Bits)
 	case f.Group > 0 && f.Share != ShareToken && f.Share != ShareChannel:
 		return fmt.Errorf("a group of %d needs scales per token or per channel", f.Group)
 	}
@@ -163,7 +160,7 @@ func (f Format) lag() int {
 
 // offsets says whether groups have offsets or zero points of their own.
 func (f Format) offsets() bool {
-	return (f.Codec == CodecInt || f.Codec == CodecBook) && (f.Zero == ZeroAsym || f.Zero == ZeroPoint || f.Zero == ZeroFar)
+	return (f.Codec == CodecInt || f.Codec == CodecBook) && (f.Zero == ZeroAsym || f.Zero == ZeroPoint)
 }
 
 // shifted says whether values have an offset that is added in float32: of all zero

@@ -28,8 +28,9 @@ type decodeKernels struct {
 
 	// expand unpacks codes of 2 to 7 bits, whole chunks, to one a byte; see expansion.
 	expand func(dst, src []byte, bits int)
-	// lookUp is dst[i] = book[codes[i]]; the codes are below 16, their number a multiple of 64.
-	lookUp func(dst []float32, codes []byte, book *[16]float32)
+	// lookUp is dst[i] = book[codes[i]]; the book has 16 values or 256, the number of
+	// codes is a multiple of 64.
+	lookUp func(dst []float32, codes []byte, book []float32)
 	// scaleLanes is x = x·scale[lane] + offset[lane], scaleSteps x = x·scale[step] +
 	// offset[step] over whole steps of 16 or 32 lanes.
 	scaleLanes, scaleSteps func(x, scale, offset []float32, lanes int)

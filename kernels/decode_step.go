@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"sync"
@@ -551,10 +550,10 @@ func (w *decodeWorker) pages(hd *head, first, last int) {
 			w.readMeta(&c.v, vMeta, w.vScale, w.vOffset, w.vWeight, hd.vFactor)
 		}
 		if kWide != nil {
-			kCodes = kWide.page(kCodes, kScale, kOffset, &hd.kBook, p)
+			kCodes = kWide.page(kCodes, kScale, kOffset, hd.kBook, p)
 		}
 		if vWide != nil {
-			vCodes = vWide.page(vCodes, vScale, vOffset, &hd.vBook, p)
+			vCodes = vWide.page(vCodes, vScale, vOffset, hd.vBook, p)
 		}
 		kOut, vOut := hd.kOut.page(p), hd.vOut.page(p)
 		if c.turner != nil {
@@ -929,12 +928,6 @@ func (w *decodeWorker) readMeta(s *side, meta []byte, scale, offset []float32, w
 		for i, b := range at[:s.n] {
 			weight[i] = int32(b)
 			offset[i] = float32(scale[i] * float32(s.format.centre()-int32(b)))
-		}
-		return
-	case ZeroFar:
-		for i := range offset {
-			bias := int16(binary.LittleEndian.Uint16(at[2*i:]))
-			offset[i] = float32(scale[i] * float32(s.format.centre()-int32(bias)))
 		}
 		return
 	case ZeroMiddle:

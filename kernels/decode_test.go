@@ -76,8 +76,6 @@ func randomSide(r *rand.Rand, f Format, tokens, dim int, size float64) (Encoded,
 			e.Offsets = append(e.Offsets, fromF16(f16(float32(-2.5*size*q*(1+0.3*r.NormFloat64())))))
 		case ZeroPoint:
 			e.Offsets = append(e.Offsets, float32(r.IntN(1<<f.Bits)))
-		case ZeroFar:
-			e.Offsets = append(e.Offsets, float32(r.IntN(3<<f.Bits)-1<<f.Bits))
 		}
 	}
 	for i := range x {
@@ -241,7 +239,7 @@ func relativeRMS(got []float32, want []float64) float64 {
 
 func (f Format) String() string {
 	name := []string{"f32", "f16", "bf16", "e4m3", "e5m2", fmt.Sprintf("int%d", f.Bits), "levels", fmt.Sprintf("book%d", f.Bits)}[f.Codec]
-	name += []string{"", "-asym", "-zp", "-far", "-middle"}[f.Zero]
+	name += []string{"", "-asym", "-zp", "-middle"}[f.Zero]
 	if f.scaled() {
 		name += "-" + []string{"tensor", "head", "token", "channel"}[f.Share]
 		if f.Group > 0 {
@@ -286,7 +284,7 @@ func everyFormat() []Format {
 			s.Codec = codec
 			formats = append(formats, s)
 		}
-		for bits := 2; bits <= 4; bits++ {
+		for _, bits := range []int{2, 3, 4, 5, 8} {
 			s.Codec, s.Bits = CodecBook, bits
 			s.Zero = []Zero{ZeroSym, ZeroAsym}[bits%2]
 			formats = append(formats, s)
@@ -295,7 +293,6 @@ func everyFormat() []Format {
 	for _, group := range []int{0, 16, 32, 64, 5} {
 		for bits := 2; bits <= 8; bits++ {
 			formats = append(formats,
-				Format{Codec: CodecInt, Bits: bits, Share: ShareToken, Group: group, Zero: ZeroFar},
 				Format{Codec: CodecInt, Bits: bits, Share: ShareToken, Group: group, Zero: ZeroMiddle})
 		}
 		for _, meta := range []Meta{MetaF16, MetaF32, MetaE8M0, MetaE4M3} {

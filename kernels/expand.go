@@ -64,9 +64,9 @@ func expandGeneric(dst, src []byte, bits int) {
 	}
 }
 
-func lookUpGeneric(dst []float32, codes []byte, book *[16]float32) {
+func lookUpGeneric(dst []float32, codes []byte, book []float32) {
 	for i, c := range codes[:len(dst)] {
-		dst[i] = book[c&15]
+		dst[i] = book[c]
 	}
 }
 
@@ -147,7 +147,7 @@ func newExpander(s *side, k *decodeKernels, codec *codecKernels) *expander {
 
 // page widens the codes of page p. For toValues scale and offset are the page's, as
 // readMeta leaves them, or those of the whole head, and book is the head's.
-func (x *expander) page(codes []byte, scale, offset []float32, book *[16]float32, p int) []byte {
+func (x *expander) page(codes []byte, scale, offset []float32, book []float32, p int) []byte {
 	f := x.side.format
 	if x.side.expand == toBytes {
 		x.kern.expand(x.tile, codes, f.Bits)
@@ -162,7 +162,7 @@ func (x *expander) page(codes []byte, scale, offset []float32, book *[16]float32
 }
 
 // convert turns the codes from one place to another into their values without a scale.
-func (x *expander) convert(codes []byte, book *[16]float32, from, to int) []float32 {
+func (x *expander) convert(codes []byte, book []float32, from, to int) []float32 {
 	values, codes := x.values[from:to], codes[from:to]
 	switch x.side.format.Codec {
 	case CodecE4M3:
@@ -170,7 +170,7 @@ func (x *expander) convert(codes []byte, book *[16]float32, from, to int) []floa
 	case CodecE5M2:
 		x.codec.fromE5M2(values, codes)
 	case CodecLevels:
-		x.kern.lookUp(values, codes, &x.levels)
+		x.kern.lookUp(values, codes, x.levels[:])
 	case CodecBook:
 		x.kern.lookUp(values, codes, book)
 	default:
@@ -195,9 +195,9 @@ func (s *side) even() bool {
 
 // scaled leaves the values of page p, times their scales and with their offsets, block by
 // block, each while it is in the first-level cache.
-func (x *expander) scaled(codes []byte, scale, offset []float32, book *[16]float32, p int) {
+func (x *expander) scaled(codes []byte, scale, offset []float32, book []float32, p int) {
 	s, f := x.side, x.side.format
-	if f.Zero != ZeroAsym && f.Zero != ZeroFar && f.Zero != ZeroMiddle && f.Zero != ZeroPoint {
+	if f.Zero == ZeroSym {
 		offset = nil
 	}
 	// of returns n offsets from at on.

@@ -495,6 +495,42 @@ next:
 	VZEROUPPER
 	RET
 
+// func gatherAVX512(dst *float32, codes *byte, book *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·gatherAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ book+16(FP), DX
+	MOVQ n+24(FP), BX
+
+next:
+	VPMOVZXBD  (CX), Z0
+	VPXORD     Z1, Z1, Z1
+	KXNORW     K1, K1, K1
+	VGATHERDPS (DX)(Z0*4), K1, Z1
+	VMOVUPS    Z1, (AX)
+	VPMOVZXBD  16(CX), Z0
+	VPXORD     Z2, Z2, Z2
+	KXNORW     K2, K2, K2
+	VGATHERDPS (DX)(Z0*4), K2, Z2
+	VMOVUPS    Z2, 64(AX)
+	VPMOVZXBD  32(CX), Z0
+	VPXORD     Z3, Z3, Z3
+	KXNORW     K3, K3, K3
+	VGATHERDPS (DX)(Z0*4), K3, Z3
+	VMOVUPS    Z3, 128(AX)
+	VPMOVZXBD  48(CX), Z0
+	VPXORD     Z4, Z4, Z4
+	KXNORW     K4, K4, K4
+	VGATHERDPS (DX)(Z0*4), K4, Z4
+	VMOVUPS    Z4, 192(AX)
+	ADDQ       $0x40, CX
+	ADDQ       $0x00000100, AX
+	SUBQ       $0x40, BX
+	JNZ        next
+	VZEROUPPER
+	RET
+
 // func scaleLanesx1AVX512(x *float32, scale *float32, offset *float32, steps int)
 // Requires: AVX, AVX512F
 TEXT ·scaleLanesx1AVX512(SB), NOSPLIT, $0-32
@@ -1286,6 +1322,62 @@ next:
 	ADDQ      $0x00000100, AX
 	SUBQ      $0x40, DX
 	JNZ       next
+	VZEROUPPER
+	RET
+
+// func gatherAVX2(dst *float32, codes *byte, book *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·gatherAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ codes+8(FP), CX
+	MOVQ book+16(FP), DX
+	MOVQ n+24(FP), BX
+
+next:
+	VPMOVZXBD  (CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, (AX)
+	VPMOVZXBD  8(CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, 32(AX)
+	VPMOVZXBD  16(CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, 64(AX)
+	VPMOVZXBD  24(CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, 96(AX)
+	VPMOVZXBD  32(CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, 128(AX)
+	VPMOVZXBD  40(CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, 160(AX)
+	VPMOVZXBD  48(CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, 192(AX)
+	VPMOVZXBD  56(CX), Y0
+	VPXOR      Y1, Y1, Y1
+	VPCMPEQD   Y2, Y2, Y2
+	VGATHERDPS Y2, (DX)(Y0*4), Y1
+	VMOVUPS    Y1, 224(AX)
+	ADDQ       $0x40, CX
+	ADDQ       $0x00000100, AX
+	SUBQ       $0x40, BX
+	JNZ        next
 	VZEROUPPER
 	RET
 

@@ -39,6 +39,11 @@ func expand7AVX512(dst *byte, src *byte, chunks int)
 //go:noescape
 func lookUpAVX512(dst *float32, codes *byte, book *float32, n int)
 
+// gatherAVX512 is lookUp in a table of 256; n is a multiple of 64 and not 0.
+//
+//go:noescape
+func gatherAVX512(dst *float32, codes *byte, book *float32, n int)
+
 // scaleLanesx1AVX512 is scaleLanes for 16 lanes.
 //
 //go:noescape
@@ -98,6 +103,11 @@ func expand7AVX2(dst *byte, src *byte, chunks int)
 //
 //go:noescape
 func lookUpAVX2(dst *float32, codes *byte, book *float32, n int)
+
+// gatherAVX2 is lookUp in a table of 256; n is a multiple of 64 and not 0.
+//
+//go:noescape
+func gatherAVX2(dst *float32, codes *byte, book *float32, n int)
 
 // scaleLanesx1AVX2 is scaleLanes for 16 lanes.
 //

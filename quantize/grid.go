@@ -91,9 +91,8 @@ var grids = func() map[string]grid {
 		case "tqv":
 			all[f.Name] = grid{cache: integers(f.Bits, 0, kernels.ZeroAsym), fields: orderedFields, behind: true}
 		case "cubic":
-			if book.Group = 32; f.Bits <= 4 { // a cache holds no book of more bits
-				all[f.Name] = grid{cache: book, book: cubicCodebook, fields: orderedFields}
-			}
+			book.Group = 32
+			all[f.Name] = grid{cache: book, book: cubicCodebook, fields: orderedFields}
 		}
 	}
 	return all
@@ -170,7 +169,7 @@ func cubicCodebook(bits, _ int) []float32 {
 }
 
 // BlockFormat says how a paged cache stores a Block format; false for the other classes,
-// for pth-int4, whose rotation is part of it, and for cubic5 to cubic8.
+// and for pth-int4, whose rotation is part of it.
 func (f *Format) BlockFormat() (kernels.Format, bool) {
 	g, ok := grids[f.Name]
 	return g.cache, ok

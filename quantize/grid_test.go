@@ -3,7 +3,6 @@ package quantize
 import (
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"kvq/kernels"
@@ -24,7 +23,7 @@ func TestGrids(t *testing.T) {
 		}
 		format, ok := f.BlockFormat()
 		if !ok {
-			if f.Name != "pth-int4" && !(strings.HasPrefix(f.Name, "cubic") && f.Bits > 4) {
+			if f.Name != "pth-int4" {
 				t.Errorf("%s has no grid", f.Name)
 			}
 			continue

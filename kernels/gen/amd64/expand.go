@@ -15,6 +15,7 @@ func expand() {
 			expandPlanes(w, bits)
 		}
 		lookUp(w)
+		gatherFloats(w)
 		scaleTile(w, "scaleLanes")
 		scaleTile(w, "scaleSteps")
 		widenE8M0(w)
@@ -114,6 +115,41 @@ func lookUp(w tier) {
 			VPERMPS(book[1], code, other)
 			VPSLLD(Imm(28), code, code)
 			VBLENDVPS(code, other, v, v)
+		}
+		VMOVUPS(v, Mem{Base: dst, Disp: 4 * disp})
+	}
+	ADDQ(Imm(64), codes)
+	ADDQ(U32(256), dst)
+	SUBQ(Imm(64), n)
+	JNZ(LabelRef("next"))
+	VZEROUPPER()
+	RET()
+}
+
+// gatherFloats is lookUp for a table of 256.
+func gatherFloats(w tier) {
+	name := "gather" + w.suffix
+	TEXT(name, NOSPLIT, "func(dst *float32, codes *byte, book *float32, n int)")
+	Doc(name + " is lookUp in a table of 256; n is a multiple of 64 and not 0.")
+	Pragma("noescape")
+	dst := Load(Param("dst"), GP64())
+	codes := Load(Param("codes"), GP64())
+	book := Load(Param("book"), GP64())
+	n := Load(Param("n"), GP64())
+	Label("next")
+	for disp := 0; disp < 64; disp += w.bytes() / 4 {
+		code, v := w.reg(), w.reg()
+		VPMOVZXBD(Mem{Base: codes, Disp: disp}, code)
+		at := Mem{Base: book, Index: code, Scale: 4}
+		w.zero(v)
+		if w.wide {
+			all := K()
+			KXNORW(all, all, all)
+			VGATHERDPS(at, all, v)
+		} else {
+			all := w.reg()
+			VPCMPEQD(all, all, all)
+			VGATHERDPS(all, at, v)
 		}
 		VMOVUPS(v, Mem{Base: dst, Disp: 4 * disp})
 	}
