@@ -210,6 +210,10 @@ func newSide(f Format, aligned, key bool, dim int) side {
 			s.codes = roundUp(s.codes, chunkCodes)
 		}
 		s.bytes = s.packed(s.codes)
+		if !key {
+			// Between two short calls a piece of the next page is asked for.
+			s.layout.segments = apart(s.layout.segments, store)
+		}
 	}
 	if !f.scaled() {
 		return s

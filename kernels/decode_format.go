@@ -398,11 +398,11 @@ func newLayout(f Format, store storage, key bool, dim int) layout {
 
 // addLanes adds s over the lanes from to to: blocks of 32, then one of 16.
 func (l *layout) addLanes(s segment, from, to int) {
-	for ; to-from >= blockWide; from += blockWide {
-		s.lane, s.lanes, s.blocks = from, blockWide, 1
+	if blocks := (to - from) / blockWide; blocks > 0 {
+		s.lane, s.lanes, s.blocks = from, blockWide, blocks
 		l.add(s)
 	}
-	if to > from {
+	if (to-from)%blockWide != 0 {
 		s.lane, s.lanes, s.blocks = to-laneWidth, laneWidth, 1
 		l.add(s)
 	}
@@ -413,4 +413,18 @@ func (l *layout) add(s segment) {
 	l.codeBytes += s.blocks * s.steps * l.store.stepBytes(s.lanes)
 	l.sums += s.blocks * s.lanes
 	l.segments = append(l.segments, s)
+}
+
+// apart returns segments of one block each.
+func apart(segments []segment, store storage) []segment {
+	var parts []segment
+	for _, s := range segments {
+		n := s.blocks
+		s.blocks = 1
+		for range n {
+			parts = append(parts, s)
+			s.lane, s.codes, s.sums = s.lane+s.lanes, s.codes+s.steps*store.stepBytes(s.lanes), s.sums+s.lanes
+		}
+	}
+	return parts
 }
