@@ -100,12 +100,25 @@ func markParetoSummaries(rows []Summary) {
 // two schemes differently to be worth a warning, both ways.
 const contradictory = 1.1
 
+// warnBiased says once for all layers that plain errors of keys flatter.
+func (t *table) warnBiased() {
+	if len(t.biased) == 0 {
+		return
+	}
+	worst := slices.MaxFunc(t.biased, func(a, b Outliers) int { return cmp.Compare(*a.BiasEnergy, *b.BiasEnergy) })
+	more := ""
+	if n := len(t.biased) - 1; n > 0 {
+		more = fmt.Sprintf(" (and at least half on %d more)", n)
+	}
+	t.warn("%s: layer %d: %.0f%% of the keys' energy is a constant per channel%s, which softmax ignores: k_nmse and k_sqnr_db look %.3g times better than k_centered_nmse, the one to rank by",
+		worst.Dump, worst.Layer, 100**worst.BiasEnergy, more, 1/(1-*worst.BiasEnergy))
+}
+
 // warnRanking warns where plain errors of a layer's keys mislead. rows are those
 // of the layer.
 func (t *table) warnRanking(rows []Row, keys Outliers) {
 	if keys.BiasEnergy != nil && *keys.BiasEnergy >= biasShare && *keys.BiasEnergy < 1 {
-		t.warn("%s: layer %d: %.0f%% of the keys' energy is a constant per channel, which softmax ignores: k_nmse and k_sqnr_db look %.3g times better than k_centered_nmse, the one to rank by",
-			keys.Dump, keys.Layer, 100**keys.BiasEnergy, 1/(1-*keys.BiasEnergy))
+		t.biased = append(t.biased, keys)
 	}
 	var sides []*Row
 	for i := range rows {

@@ -135,3 +135,17 @@ func TestBootstrap(t *testing.T) {
 		t.Error("a difference that a few units make counts as certain")
 	}
 }
+
+// TestWarnBiased holds that a warning about many layers is one, of the worst.
+func TestWarnBiased(t *testing.T) {
+	half, most, none := 0.5, 0.75, 0.1
+	tab := &table{report: &Report{}}
+	for i, share := range []*float64{&half, &most, &none, nil} {
+		tab.warnRanking(nil, Outliers{Dump: "d", Layer: i, BiasEnergy: share})
+	}
+	tab.warnBiased()
+	want := "d: layer 1: 75% of the keys' energy is a constant per channel (and at least half on 1 more), which softmax ignores: k_nmse and k_sqnr_db look 4 times better"
+	if w := tab.report.Warnings; len(w) != 1 || !strings.HasPrefix(w[0], want) {
+		t.Errorf("%q, want %q", w, want)
+	}
+}

@@ -13,6 +13,7 @@ type table struct {
 	options *Options
 	combos  []pooled
 	omitted []omission
+	biased  []Outliers // of keys that are half a constant or more
 }
 
 // pooled is what the summary of a combo pools: layers, their rows, and the
@@ -171,6 +172,7 @@ func (t *table) bench(ctx context.Context, l *Layer, rows []Row) error {
 
 // finish adds what rests on all layers.
 func (t *table) finish() {
+	t.warnBiased()
 	for _, o := range t.omitted {
 		t.warn("%s: left out of %s", o.reason, o.places())
 	}
