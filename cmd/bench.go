@@ -680,11 +680,26 @@ func (b *bencher) encodeRuns(pair quantize.Pair, shape kernels.CacheShape, threa
 		}
 	}
 	encoded := make([]quantize.Encoded, 2*shape.Heads)
+	encode := func(t, i int) error {
+		side := i / shape.Heads
+		e := encoders[side][t]
+		return e.coder.Encode(&encoded[i], heads[side][i%shape.Heads], e.calibrated())
+	}
+	for i := range encoded { // codes go to memory like that of the values
+		if err := encode(0, i); err != nil {
+			r.close()
+			return nil, err
+		}
+		memory, free, err := kernels.MapBytes(max(1, len(encoded[i].Codes)))
+		if err != nil {
+			r.close()
+			return nil, err
+		}
+		r.free = append(r.free, free)
+		encoded[i].Codes = memory
+	}
 	add("encode", 4*shape.Heads*shape.Tokens*(shape.DimK+shape.DimV), func() error {
-		return shareOut(threads, len(encoded), func(t, i int) error {
-			e := encoders[i/shape.Heads][t]
-			return e.coder.Encode(&encoded[i], heads[i/shape.Heads][i%shape.Heads], e.calibrated())
-		})
+		return shareOut(threads, len(encoded), encode)
 	})
 	if !paged {
 		return r, nil

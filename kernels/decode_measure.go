@@ -321,8 +321,16 @@ func quantile(x []float64, p float64) float64 {
 	return x[i] + float64((x[i+1]-x[i])*(at-float64(i)))
 }
 
-// MapFloats returns n zeros outside the Go heap, on huge pages where the system has
-// them, and the function that gives them back.
+// MapBytes returns n zeros outside the Go heap, on huge pages where the system has them,
+// and the function that gives them back.
+func MapBytes(n int) ([]byte, func(), error) {
+	if n < 1 || n > math.MaxInt/2 {
+		return nil, nil, fmt.Errorf("%d bytes", n)
+	}
+	return mapMemory(n)
+}
+
+// MapFloats is MapBytes for n float32.
 func MapFloats(n int) ([]float32, func(), error) {
 	if n < 1 || n > math.MaxInt/8 {
 		return nil, nil, fmt.Errorf("%d floats", n)
