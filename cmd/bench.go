@@ -65,7 +65,12 @@ memory. Both alternate in one process; figures are medians.
 
 roofline is the share of that read bandwidth. cap is the share of what can be
 had: the lower of the read bandwidth and of what the kernel itself reaches on a
-cache that stays in the second-level cache, times the threads.`,
+cache that stays in the second-level cache, times the threads.
+
+--kernel encode measures how fast float32 values are stored: as rows of codes
+(encode), and as pages of keys and of values (encode-k, encode-v). Where a scale
+covers a whole head or column they are read twice; -frozen is without the pass
+that finds such scales.`,
 		Example: `  kvq bench
   kvq bench --scheme int8-channel:int4-token/64 --ctx 128k --threads 1
   kvq bench --level l2,l3,dram --format json -o bench.json
