@@ -80,7 +80,9 @@ that finds such scales.`,
 			if err != nil {
 				return err
 			}
-			o.named = c.Flags().Changed("scheme")
+			if o.named = c.Flags().Changed("scheme"); !o.named {
+				o.schemes = benchSchemes
+			}
 			o.shaped = c.Flags().Changed("kv-heads") || c.Flags().Changed("head-dim") || c.Flags().Changed("heads")
 			return runBench(c.Context(), o, out)
 		},
@@ -90,7 +92,7 @@ that finds such scales.`,
 		threads = append(threads, n)
 	}
 	f := c.Flags()
-	f.StringSliceVar(&o.schemes, "scheme", benchSchemes, "`SCHEME` or K:V pair; repeatable, or a list")
+	f.StringSliceVar(&o.schemes, "scheme", nil, "`SCHEME` or K:V pair; repeatable, or a list (default: f16, and the pairs of the target table)")
 	o.cpu.fromEnv = s.Getenv("KVQ_ISA")
 	f.StringVar(&o.cpu.isa, "isa", "", "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
 	f.IntSliceVar(&o.threads, "threads", threads, "numbers of `THREADS` to measure, a list")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"kvq/kernels"
 	"kvq/quantize"
@@ -158,5 +159,22 @@ func TestFillCache(t *testing.T) {
 			t.Errorf("%s: %d tokens", name, cache.Tokens())
 		}
 		cache.Close()
+	}
+}
+
+// TestHelpWidth holds that the help of every command keeps to 80 columns, but for
+// examples: a command is not broken.
+func TestHelpWidth(t *testing.T) {
+	_, stdout, _ := run("--help")
+	for _, name := range []string{"bench", "capture", "convert", "cpu", "devices", "encode", "eval", "inspect", "models", "plan", "schemes", "synth", "version"} {
+		if !strings.Contains(stdout, "\n  "+name+" ") {
+			t.Errorf("kvq --help does not list %s", name)
+		}
+		_, help, _ := run(name, "--help")
+		for line := range strings.Lines(help) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 && !strings.HasPrefix(line, "  kvq ") {
+				t.Errorf("kvq %s --help: a line of %d columns: %s", name, n, line)
+			}
+		}
 	}
 }
