@@ -524,7 +524,7 @@ func (b *bencher) newCodecRun(pair quantize.Pair, shape kernels.CacheShape, thre
 			calibration = new(quantize.Calibration)
 		}
 		for h := range shape.Heads {
-			u := &unit{coder: s.NewCoder(), calibration: calibration, head: quantize.Head{Index: h, Dim: dim, Values: slices.Clone(b.values[i][:shape.Tokens*dim]), Rope: rope}}
+			u := &unit{coder: s.NewCoder(), calibration: calibration, head: quantize.Head{Index: h, Heads: shape.Heads, Dim: dim, Values: slices.Clone(b.values[i][:shape.Tokens*dim]), Rope: rope}}
 			if calibration != nil {
 				if err := u.coder.Observe(calibration, u.head); err != nil {
 					return nil, err

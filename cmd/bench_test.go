@@ -107,6 +107,17 @@ func TestBenchKernels(t *testing.T) {
 	}
 }
 
+// TestBenchCodecs encodes and decodes what no paged cache holds: groups over all heads,
+// and a rotation that is part of the format.
+func TestBenchCodecs(t *testing.T) {
+	code, stdout, stderr := run("bench", "-q", "--format", "json", "--ctx", "64", "--kv-heads", "2", "--threads", "1", "--time", "1ms",
+		"--scheme", "hqq4,pth-int4,cubic8,nuq3-token+tails1%", "--kernel", "encode,dequantize")
+	var got benchJSON
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Rows) < 8 {
+		t.Fatalf("exit %d, %v, %d rows, stderr %q", code, err, len(got.Rows), stderr)
+	}
+}
+
 // TestBenchPlot checks that the page of a run draws every scheme.
 func TestBenchPlot(t *testing.T) {
 	code, stdout, stderr := run("bench", "-q", "--format", "html", "--ctx", "128", "--kv-heads", "1", "--threads", "1", "--time", "1ms", "--scheme", "int8-token,q4_0")

@@ -2,7 +2,6 @@ package quantize
 
 import (
 	"math"
-	"sort"
 
 	"kvq/kernels"
 )
@@ -189,8 +188,12 @@ func encodeCubic(bits int) func([]byte, []float32, float32) bool {
 		largest := kernels.AbsMax(x) + 1e-10
 		id := 1 / largest
 		for i, v := range x {
-			u := float32(v * id)
-			code := sort.Search(len(bounds), func(j int) bool { return u < bounds[j] })
+			u, code := float32(v*id), 0
+			for step := (len(bounds) + 1) / 2; step > 0; step /= 2 {
+				if bounds[code+step-1] <= u {
+					code += step
+				}
+			}
 			putCode(dst[2:], i, bits, uint8(code))
 		}
 		return putF16(dst, largest)
