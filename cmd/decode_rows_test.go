@@ -46,7 +46,7 @@ func TestFillRows(t *testing.T) {
 			}
 		}
 	}
-	if len(kernels.Available()) > 1 && direct < 500 {
+	if direct < 100 {
 		t.Errorf("only %d caches took rows", direct)
 	}
 }

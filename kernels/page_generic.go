@@ -34,45 +34,45 @@ func genericLines(bits int) (l pageLines) {
 			lane[i-4] |= code << 4
 		}
 	}
-	for from := range codeSources {
-		// each calls f with the place and the code of every value.
-		each := func(x []float32, stride, tokens, columns int, constants []float32, r codeRange, f func(t, c int, code uint8)) (most uint32) {
-			for t := range tokens {
-				row := x[t*stride : t*stride+columns]
-				if from == fromRanges {
-					rangeScale(row, constants[t:], r)
-				}
-				for c, v := range row {
-					at := constants[t:]
-					if from == fromChannels {
-						at = constants[c:]
-					}
-					most = max(most, magnitude(v))
-					f(t, c, code(v, at, r.lo, r.hi))
-				}
+	// each calls f with the place and the code of every value.
+	each := func(from codeSource, x []float32, stride, tokens, columns int, constants []float32, r codeRange, f func(t, c int, code uint8)) (most uint32) {
+		for t := range tokens {
+			row := x[t*stride : t*stride+columns]
+			if from == fromRanges {
+				rangeScale(row, constants[t:], r)
 			}
-			return most
+			for c, v := range row {
+				at := constants[t:]
+				if from == fromChannels {
+					at = constants[c:]
+				}
+				most = max(most, magnitude(v))
+				f(t, c, code(v, at, r.lo, r.hi))
+			}
 		}
+		return most
+	}
+	for from := range codeSources {
 		l.keys[from] = func(dst []byte, x, _ []float32, stride, columns int, constants []float32, r codeRange) uint32 {
-			return each(x, stride, chunkTokens, columns, constants, r, func(t, c int, code uint8) {
+			return each(from, x, stride, chunkTokens, columns, constants, r, func(t, c int, code uint8) {
 				put(dst[2*lineBytes*(c/wide)+4*t:], c%wide, code)
 			})
 		}
 		l.values[from] = func(dst []byte, x, _ []float32, stride int, g valueGrid, constants []float32, r codeRange) uint32 {
-			return each(x, stride, g.steps*wide, g.blocks*g.lanes, constants, r, func(t, c int, code uint8) {
+			return each(from, x, stride, g.steps*wide, g.blocks*g.lanes, constants, r, func(t, c int, code uint8) {
 				put(dst[c/g.lanes*g.block+4*(t/wide*g.lanes+c%g.lanes):], t%wide, code)
 			})
 		}
-		l.rows = func(dst []byte, x []float32, run int, constants []float32, r codeRange) uint32 {
-			return each(x, run, len(x)/run, run, constants, r, func(t, c int, code uint8) {
-				at := (t*run + c) * bits / 8
-				if c%2 == 0 || bits == 8 {
-					dst[at] = code
-				} else {
-					dst[at] |= code << 4
-				}
-			})
-		}
+	}
+	l.rows = func(dst []byte, x []float32, run int, constants []float32, r codeRange) uint32 {
+		return each(fromRanges, x, run, len(x)/run, run, constants, r, func(t, c int, code uint8) {
+			at := (t*run + c) * bits / 8
+			if c%2 == 0 || bits == 8 {
+				dst[at] = code
+			} else {
+				dst[at] |= code << 4
+			}
+		})
 	}
 	return l
 }
