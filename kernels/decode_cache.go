@@ -198,7 +198,7 @@ func (c *Cache) Close() {
 // begin anywhere in them.
 func newSide(f Format, aligned, key bool, dim int) side {
 	store, expand := f.read(key, dim)
-	if f.blocks() && !aligned || f.Rotation != nil {
+	if f.blocks() && !aligned || f.Rotation != nil || key && dim > maxDim && store.integer() {
 		store, expand = storeF32, toValues
 	}
 	s := side{format: f, dim: dim, key: key, every: 1, expand: expand}

@@ -99,9 +99,12 @@ const (
 	chunkCodes = 8 * lineBytes
 	// headBlock is how many query heads share one pass over a page's codes.
 	headBlock = 4
-	// maxDim is the largest head dimension; it fixes the stride of the
+	// maxDim is the most channels of a key that are multiplied in integers, which are
+	// exact in 32 bits up to there; it fixes the stride of the
 	// multiplicands of one query head, so that assembly has it in its addresses.
 	maxDim = 640
+	// mostDim is the largest head dimension: outliers number channels in 16 bits.
+	mostDim = 1 << 16
 	// lineBytes is a cache line: every part of a page is a multiple of it.
 	lineBytes = 64
 )
@@ -113,8 +116,8 @@ func (s CacheShape) check() error {
 	switch {
 	case s.Heads < 1 || s.DimK < 1 || s.DimV < 1 || s.Tokens < 1:
 		return fmt.Errorf("%w: %d KV heads, head_dim %d and %d, %d tokens: all must be positive", ErrDecodeShape, s.Heads, s.DimK, s.DimV, s.Tokens)
-	case s.DimK > maxDim || s.DimV > maxDim:
-		return fmt.Errorf("%w: head_dim %d and %d: at most %d", ErrDecodeShape, s.DimK, s.DimV, maxDim)
+	case s.DimK > mostDim || s.DimV > mostDim:
+		return fmt.Errorf("%w: head_dim %d and %d: at most %d", ErrDecodeShape, s.DimK, s.DimV, mostDim)
 	case s.Tokens > 1<<31 || s.Heads > 1<<16:
 		return fmt.Errorf("%w: %d KV heads of %d tokens", ErrDecodeShape, s.Heads, s.Tokens)
 	}

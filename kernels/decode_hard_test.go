@@ -188,7 +188,7 @@ func TestDecodeWorkersEnd(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	f := Format{Codec: CodecInt, Bits: 8, Share: ShareToken}
 	shape := CacheShape{Heads: 2, DimK: 16, DimV: 16, Tokens: 64}
-	for _, s := range []CacheShape{{}, {Heads: 1, DimK: 641, DimV: 16, Tokens: 1}, {Heads: -1, DimK: 1, DimV: 1, Tokens: 1}, {Heads: 1, DimK: 1, DimV: 1}} {
+	for _, s := range []CacheShape{{}, {Heads: 1, DimK: 1<<16 + 1, DimV: 16, Tokens: 1}, {Heads: -1, DimK: 1, DimV: 1, Tokens: 1}, {Heads: 1, DimK: 1, DimV: 1}} {
 		if _, err := NewCache(s, f, f); err == nil {
 			t.Errorf("a cache of %+v", s)
 		}

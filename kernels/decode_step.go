@@ -207,7 +207,7 @@ type blockState struct {
 	top, sum []float32 // running maximum [head]; sums [head][lane]
 	codeSum  []float32 // [head]: Σ of the integer probabilities, in units of the output
 	offsets  []float32 // [set][head][lane]: Σ p·offset of V's tokens
-	o        []float32 // outputs [head], maxDim apart
+	o        []float32 // outputs, block by block of lanes [head]
 	sparse   []float32 // outputs of V's outliers [head], a row of lanes each
 }
 
@@ -298,11 +298,11 @@ func newDecodeWorker(d *Decoder, c *Cache, number int) *decodeWorker {
 	w.sums = a.ints(headBlock * max(w.k.sums, w.v.sums))
 	w.zeros, w.lanes = a.floats(headBlock), a.floats(headBlock*laneWidth)
 	w.vSums = a.ints(headBlock * biasStride)
-	w.ones = alignedFloats(maxDim)
+	w.ones = alignedFloats(max(maxDim, w.tk.reduced))
 	for i := range w.ones {
 		w.ones[i] = 1
 	}
-	w.line = alignedFloats(roundUp(maxDim, blockWide))
+	w.line = alignedFloats(roundUp(w.tv.lanes, blockWide))
 	w.vCentre = a.ints(pageTokens)
 	for i := range w.vCentre {
 		w.vCentre[i] = c.v.format.centre()

@@ -398,6 +398,10 @@ func TestDecodeShapes(t *testing.T) {
 	for i, dims := range [][2]int{{64, 64}, {80, 80}, {96, 96}, {112, 112}, {128, 128}, {192, 128}, {256, 256}, {576, 512}, {1, 1}, {20, 33}} {
 		run(i, CacheShape{Heads: 1, DimK: dims[0], DimV: dims[1]}, 130, 4, 0)
 	}
+	// Beyond 640 channels keys are multiplied in float32.
+	for i, dims := range [][2]int{{641, 64}, {64, 641}, {1024, 1024}, {2000, 1500}} {
+		run(i, CacheShape{Heads: 1, DimK: dims[0], DimV: dims[1]}, 130, 4, 0)
+	}
 	for ratio := 1; ratio <= 16; ratio++ {
 		run(ratio, CacheShape{Heads: 2, DimK: 64, DimV: 64}, 100, 2*ratio, 0)
 	}

@@ -119,7 +119,7 @@ type expander struct {
 	values []float32   // the same
 	levels [16]float32 // of CodecLevels
 
-	scale, offset, zeros []float32 // of an integer without its scale; zeros are maxDim
+	scale, offset, zeros []float32 // of an integer without its scale; zeros for every channel
 	centre               []float32
 }
 
@@ -140,7 +140,7 @@ func newExpander(s *side, k *decodeKernels, codec *codecKernels) *expander {
 	x.values = alignedFloats(s.codes)
 	x.tile = bytesOf(x.values)
 	x.codes = alignedBytes(s.codes)
-	x.scale, x.offset, x.zeros = []float32{1}, []float32{0}, alignedFloats(maxDim)
+	x.scale, x.offset, x.zeros = []float32{1}, []float32{0}, alignedFloats(max(roundUp(s.dim, blockWide), pageTokens))
 	x.centre = []float32{float32(s.format.centre())}
 	return x
 }
