@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"kvq/kernels"
@@ -62,21 +63,24 @@ func schemeValues(t *testing.T, s *quantize.Scheme, heads [][]float32, dim int, 
 	return values, means
 }
 
+// windowedSchemes combine formats and modifiers in the ways that a cache holds differently.
+var windowedSchemes = []string{
+	"f16+sink3", "f16+hadamard", "int8-token+sink4", "int8-channel+recent100", "int8-head+sink2+recent30", "int4-asym-token/32+recent64",
+	"int8-channel/32+recent64", "int8-channel/32+sink4+recent64", "int4-channel/64+recent64:int4-token+sink70", "int3-asym-channel/32+recent32:int2-zp-token",
+	"int8-channel/7+sink1+recent14:f16", "e4m3-token+sink4+recent20", "int8-tensor+sink5:e5m2-raw+recent7", "bf16+recent5:f32+sink1",
+	"int8-token+hadamard+sink4+recent20", "int8-token+sink4+recent20+hadamard", "int8-token+hadamard32+sink4+center", "int8-channel/32+recent64+center",
+	"int4-token+outlier1%", "int4-asym-token/32+sink5+outlier3%", "int8-channel+outlier0.5%:int8-head+recent20+outlier2%", "int4-zp-channel/32+recent64+outlier2%",
+	"int3-channel/32+hadamard+outlier5%+clip:e4m3-channel+outlier1%",
+	"nuq4-channel+tails1%:nuq3-token+tails2%", "q8_0+sink4", "q8_0+hadamard+recent40", "nvfp4-ts+sink64", "iq4_nl+recent33", "tq4+hadamard+sink1",
+	"int8-token+prerope+sink3+recent10:int8-token", "int8-channel/32+prerope+recent32+center+outlier1%:int8-token+center", "q4_0+prerope:int8-token",
+}
+
 // TestDecodeSchemes holds decode attention over the paged cache of a scheme to
 // attention in float64 over what the scheme decodes to. Where the scheme rotates, the
 // queries are rotated too and the output is rotated back; means of V are added to it.
 func TestDecodeSchemes(t *testing.T) {
 	const heads, grouped, dim = 2, 2, 64
-	names := []string{
-		"f16+sink3", "f16+hadamard", "int8-token+sink4", "int8-channel+recent100", "int8-head+sink2+recent30", "int4-asym-token/32+recent64",
-		"int8-channel/32+recent64", "int8-channel/32+sink4+recent64", "int4-channel/64+recent64:int4-token+sink70", "int3-asym-channel/32+recent32:int2-zp-token",
-		"int8-channel/7+sink1+recent14:f16", "e4m3-token+sink4+recent20", "int8-tensor+sink5:e5m2-raw+recent7", "bf16+recent5:f32+sink1",
-		"int8-token+hadamard+sink4+recent20", "int8-token+sink4+recent20+hadamard", "int8-token+hadamard32+sink4+center", "int8-channel/32+recent64+center",
-		"int4-token+outlier1%", "int4-asym-token/32+sink5+outlier3%", "int8-channel+outlier0.5%:int8-head+recent20+outlier2%", "int4-zp-channel/32+recent64+outlier2%",
-		"int3-channel/32+hadamard+outlier5%+clip:e4m3-channel+outlier1%",
-		"nuq4-channel+tails1%:nuq3-token+tails2%", "q8_0+sink4", "q8_0+hadamard+recent40", "nvfp4-ts+sink64", "iq4_nl+recent33", "tq4+hadamard+sink1",
-		"int8-token+prerope+sink3+recent10:int8-token", "int8-channel/32+prerope+recent32+center+outlier1%:int8-token+center", "q4_0+prerope:int8-token",
-	}
+	names := slices.Clone(windowedSchemes)
 	for _, r := range quantize.Recipes() {
 		names = append(names, r.Name)
 	}

@@ -42,6 +42,9 @@ type Encoded struct {
 	Means []float32
 	// Outliers are values that count in place of those of their codes, token by token.
 	Outliers []Outlier
+	// Open are the last tokens as they were before they were encoded, which Append needs:
+	// those of the recent window and those of a short last block.
+	Open []float32
 }
 
 // An Outlier is a value kept out of the codes, at a channel of a coded token.
@@ -68,6 +71,9 @@ type side struct {
 	whole       bool
 	signed      bool // scales of values may be negative
 	shift       int  // coded tokens that stand before the first page
+	coded       int  // tokens that are coded: all but those of windows, and of a block that is open
+	from        int  // the first of them that the heads' live codes hold
+	opened      bool // a block that Fill has stored short is open again
 	factored    bool // the stored scales want a factor
 	offsetBytes int  // bytes of one stored offset: 0, 1, 2 or 4
 }
@@ -84,7 +90,7 @@ type head struct {
 	kOut, vOut       sparse // outliers of the pages
 	kMean            []float32
 	front, tail      floats
-	liveK, liveV     []float32 // the tail's tokens row by row, once something was appended
+	liveK, liveV     live
 }
 
 // A Cache is one layer's K and V in the paged form that decode attention reads:
@@ -107,6 +113,9 @@ type Cache struct {
 	filling    *sync.Mutex // guards what heads that are filled at once have in common
 	idle       []*rowEncoder
 	saturated  int64
+	scratch    []float32 // a row
+	wide       []byte    // codes of a page, or half a row
+	rounded    []float32
 	memory     []byte
 	free       func()
 }
@@ -372,6 +381,14 @@ func (c *Cache) share(h *head, s *side, tokens int, e Encoded) {
 	if c.tokens != tokens {
 		c.tokens, c.pages = tokens, c.pagesOf(tokens)
 	}
+	// Heads that are filled at once may read these already, and have the same.
+	sink, recent := s.format.windows(tokens)
+	if coded := tokens - sink - recent; s.coded != coded || s.opened {
+		s.coded, s.opened = coded, false
+	}
+	if from := c.firstLive(s); s.from != from {
+		s.from = from
+	}
 	s.signs(e.Scales)
 	factor, book := &h.vFactor, &h.vBook
 	if s.key {
@@ -404,11 +421,13 @@ func (c *Cache) sidePage(h *head, s *side, i int) (meta, codes []byte) {
 // fillSide stores one side of a head: its pages with their outliers, and in float32 the
 // tokens before and behind them.
 func (c *Cache) fillSide(h *head, s *side, e Encoded) {
+	var wide []byte
 	for i := range c.pages {
 		meta, codes := c.sidePage(h, s, i)
-		s.store(meta, codes, i*pageTokens+s.shift, e)
+		s.store(meta, codes, i*pageTokens+s.shift, e, &wide)
 	}
 	h.sparse(s).fill(s, c.pages, e)
+	c.keepLive(h, s, e)
 	h.front.clear(s.key)
 	for t := range c.front() {
 		h.front.put(s.key, t, s.row(t, c.tokens, e))
@@ -434,13 +453,18 @@ func (s *side) row(token, tokens int, e Encoded) []float32 {
 			row[o.Channel] = o.Value
 		}
 	}
+	s.turn(row, token, e.Means)
+	return row
+}
+
+// turn makes of a row what attention sees of a key: with its mean and rotation.
+func (s *side) turn(row []float32, token int, means []float32) {
 	if r := s.format.Rotation; r != nil {
-		for c, mean := range e.Means {
+		for c, mean := range means {
 			row[c] += mean
 		}
 		r.turn(row, token)
 	}
-	return row
 }
 
 // check holds the lengths of e against the format.
@@ -456,9 +480,17 @@ func (s *side) check(tokens int, e Encoded) error {
 	if err := s.checkOutliers(tokens, e.Outliers); err != nil {
 		return err
 	}
+	if len(e.Open) > (s.format.lag()+1)*s.dim || len(e.Open)%s.dim != 0 {
+		return fmt.Errorf("%d values of open tokens: want rows of %d, %d at most", len(e.Open), s.dim, s.format.lag()+1)
+	}
 	if len(e.Means) != 0 && (s.format.Rotation == nil || len(e.Means) != s.dim) {
 		return fmt.Errorf("%d means: want %d, of keys that are rotated", len(e.Means), s.dim)
 	}
+	return s.checkCodes(tokens, e)
+}
+
+// checkCodes holds the codes of so many coded tokens against the format.
+func (s *side) checkCodes(tokens int, e Encoded) error {
 	n := tokens * s.dim
 	codes := len(e.Fields)
 	if s.format.Codec <= CodecBF16 {
@@ -623,14 +655,14 @@ func (f Format) value(field uint8, scale, offset float32) float32 {
 }
 
 // store writes the page whose tokens begin at the coded token first of e: its metadata,
-// where it has its own, and its codes.
-func (s *side) store(meta, codes []byte, first int, e Encoded) {
+// where it has its own, and its codes. It keeps what room it needs in wide.
+func (s *side) store(meta, codes []byte, first int, e Encoded, wide *[]byte) {
 	if len(meta) > 0 {
 		clear(meta)
 		s.storeMeta(meta, first, e)
 	}
 	if s.expand != asStored {
-		s.storeNarrow(codes, first, e)
+		s.storeNarrow(codes, first, e, wide)
 		return
 	}
 	clear(codes)
@@ -662,11 +694,13 @@ func (s *side) store(meta, codes []byte, first int, e Encoded) {
 }
 
 // storeNarrow writes the codes of a page that are expanded before tiles read them.
-func (s *side) storeNarrow(codes []byte, first int, e Encoded) {
+func (s *side) storeNarrow(codes []byte, first int, e Encoded, room *[]byte) {
 	wide, size := codes, s.layout.store.size()
 	narrow := s.format.elementBits() < 8
 	if narrow {
-		wide = make([]byte, s.codes)
+		*room = resize(*room, s.codes)
+		wide = *room
+		clear(wide)
 	} else {
 		clear(codes)
 	}

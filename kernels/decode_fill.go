@@ -105,6 +105,7 @@ func (c *Cache) fillRows(e *rowEncoder, h *head, s *side, rows []float32) error 
 	if !e.storeTail(h, s, rows, c.pages*pageTokens) {
 		return s.refused(rows)
 	}
+	c.keepRows(h, s, rows)
 	return nil
 }
 
@@ -137,6 +138,36 @@ func (e *rowEncoder) storePage(c *Cache, h *head, s *side, page int, rows []floa
 		e.storeScales(s, meta, 0, s.format.groups(s.dim)*pageTokens)
 	}
 	return s.holds(most)
+}
+
+// encoded encodes n rows that are whole sharing units of a side that has scales in its
+// pages. What it returns stands until the encoder is used again.
+func (e *rowEncoder) encoded(s *side, h *head, rows []float32) (Encoded, error) {
+	e.begin(s, h)
+	groups := s.dim
+	_, fits := e.chunkScales(s, 0, 0, rows)
+	if !fits || !finite(AbsMax(rows)) {
+		return Encoded{}, s.refused(rows)
+	}
+	e.values, e.fields = resize(e.values, len(rows)), resize(e.fields, len(rows))
+	e.roundTrip(s, e.values, e.fields, rows, 0)
+	made := Encoded{Fields: e.fields}
+	scales, offsets := e.constants.scales(), e.constants.offsets()
+	if s.format.Zero == ZeroPoint {
+		offsets = e.constants.biases()
+	}
+	step := 1
+	if s.format.Share == ShareToken { // one token: its groups are a page's tokens apart
+		groups, step = s.format.groups(s.dim), pageTokens
+	}
+	for g := range groups {
+		e.rowLo[g], e.rowHi[g] = scales[g*step], offsets[g*step]
+	}
+	made.Scales = e.rowLo[:groups]
+	if s.format.offsets() {
+		made.Offsets = e.rowHi[:groups]
+	}
+	return made, nil
 }
 
 // chunkScales makes the scales that begin with the chunk at the head of rows: token t

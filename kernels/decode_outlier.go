@@ -80,16 +80,15 @@ func (x *sparse) fill(s *side, pages int, e Encoded) {
 	if len(x.ends) == 0 {
 		return
 	}
-	n := 0
+	n, row := 0, make([]float32, s.dim)
 	for p := range pages {
-		n = x.put(s, p, n, p*pageTokens+s.shift, e)
+		n = x.put(s, p, n, p*pageTokens+s.shift, e, row)
 	}
 }
 
 // put stores the outliers of page p, whose tokens begin at the coded token first of e,
-// behind n others, and returns how many there are then.
-func (x *sparse) put(s *side, p, n, first int, e Encoded) int {
-	row := make([]float32, s.dim)
+// behind n others, and returns how many there are then. row has room for a row.
+func (x *sparse) put(s *side, p, n, first int, e Encoded, row []float32) int {
 	decoded := -1
 	for _, o := range outliersOf(e.Outliers, first, first+pageTokens) {
 		if o.Token != decoded {

@@ -94,13 +94,14 @@ func (f *floats) put(key bool, t int, row []float32) {
 	}
 }
 
-// get reads back what put stored.
-func (f *floats) get(key bool, t int, row []float32) {
-	k, v := f.tile(t / pageTokens)
-	if key {
-		getRow(row, k, f.kl, true, t%pageTokens)
-	} else {
-		getRow(row, v, f.vl, false, t%pageTokens)
+// drop takes the first of n tiles away.
+func (f *floats) drop(n int) {
+	for _, x := range []struct {
+		tiles []byte
+		size  int
+	}{{f.k, f.kl.codeBytes}, {f.v, f.vl.codeBytes}} {
+		copy(x.tiles, x.tiles[x.size:n*x.size])
+		clear(x.tiles[(n-1)*x.size : n*x.size])
 	}
 }
 
@@ -128,27 +129,6 @@ func putRow(tiles []byte, l *layout, key bool, token int, row []float32) {
 			first := g.lane + b*g.lanes
 			for lane, v := range row[min(first, len(row)):min(first+g.lanes, len(row))] {
 				binary.LittleEndian.PutUint32(at[4*lane:], math.Float32bits(v))
-			}
-		}
-	}
-}
-
-// getRow reads one token back from float32 tiles.
-func getRow(row []float32, tiles []byte, l *layout, key bool, token int) {
-	for _, g := range l.segments {
-		if key {
-			at := tiles[4*(token/blockWide*g.steps*blockWide+token%blockWide):]
-			for ch := range row {
-				row[ch] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*ch*blockWide:]))
-			}
-			continue
-		}
-		for b := range g.blocks {
-			at := tiles[g.codes+4*(b*g.steps+token)*g.lanes:]
-			first := g.lane + b*g.lanes
-			part := row[min(first, len(row)):min(first+g.lanes, len(row))]
-			for lane := range part {
-				part[lane] = math.Float32frombits(binary.LittleEndian.Uint32(at[4*lane:]))
 			}
 		}
 	}
