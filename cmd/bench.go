@@ -365,7 +365,7 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 					}
 					result.Rows = append(result.Rows, row)
 					if row.Disturbed {
-						warning := fmt.Sprintf("%s of %s, %d threads: other work took the CPU during most samples", row.Kernel, row.Scheme, row.Threads)
+						warning := fmt.Sprintf("%s of %s, %s: other work took the CPU during most samples", row.Kernel, row.Scheme, plural(int64(row.Threads), "thread"))
 						result.Warnings = append(result.Warnings, warning)
 					}
 				}
@@ -910,9 +910,9 @@ func rowTokens(b benchJSON) string {
 		n = max(n, r.Tokens)
 	}
 	if w := b.Geometry.Window; w > 0 && w < n {
-		return fmt.Sprintf("the last %d tokens", w)
+		return "the last " + plural(int64(w), "token")
 	}
-	return fmt.Sprintf("%d tokens", n)
+	return plural(int64(n), "token")
 }
 
 // kernelHeader hides the kernel where all rows are decode attention.
