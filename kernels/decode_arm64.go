@@ -14,6 +14,7 @@ func neonDecode(k decodeKernels) decodeKernels {
 		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2NEON, scoreHalfAdd8x2x2NEON, scoreHalfAdd8x3x2NEON, scoreHalfAdd8x4x2NEON},
 		value:        [2][headBlock]scoreFunc{{value8x1x1NEON, value8x2x1NEON, value8x3x1NEON, value8x4x1NEON}, {value8x1x2NEON, value8x2x2NEON, value8x3x2NEON, value8x4x2NEON}},
 	}.tiles()
+	k.levels = levelsBy(k.int8)
 	k.int4 = intAssembly{
 		step: 8, unit: 2,
 		sums:         [2][headBlock]sumsFunc{{tile4x1x1NEON, tile4x2x1NEON, tile4x3x1NEON, tile4x4x1NEON}, {tile4x1x2NEON, tile4x2x2NEON, tile4x3x2NEON, tile4x4x2NEON}},
@@ -65,6 +66,7 @@ func dotProdDecode(k decodeKernels) decodeKernels {
 		scoreHalfAdd: [headBlock]scoreHalfFunc{scoreHalfAdd8x1x2DOTPROD, scoreHalfAdd8x2x2DOTPROD, scoreHalfAdd8x3x2DOTPROD, scoreHalfAdd8x4x2DOTPROD},
 		value:        [2][headBlock]scoreFunc{{value8x1x1DOTPROD, value8x2x1DOTPROD, value8x3x1DOTPROD, value8x4x1DOTPROD}, {value8x1x2DOTPROD, value8x2x2DOTPROD, value8x3x2DOTPROD, value8x4x2DOTPROD}},
 	}.tiles()
+	k.levels = levelsBy(k.int8)
 	k.int4 = intAssembly{
 		step: 8, unit: 1,
 		sums:         [2][headBlock]sumsFunc{{tile4x1x1DOTPROD, tile4x2x1DOTPROD, tile4x3x1DOTPROD, tile4x4x1DOTPROD}, {tile4x1x2DOTPROD, tile4x2x2DOTPROD, tile4x3x2DOTPROD, tile4x4x2DOTPROD}},
@@ -109,5 +111,40 @@ func foldedSoftmax(k decodeKernels) (
 		mustHold(len(half) >= 2*pageTokens && len(scale) >= pageTokens)
 		fromF16NEON(&scale[0], &half[0], pageTokens)
 		plain(z, m, r, l, coef, units, bias, scale, centre, heads)
+	}
+}
+
+// levelsBy are the tiles of levels by way of int8's: a step of 8 codes becomes two of 4.
+// Each binding has room of its own for the codes of a page.
+func levelsBy(t intTiles) func(table *[16]uint8) intTiles {
+	return func(table *[16]uint8) intTiles {
+		room := make([]byte, pageTokens*maxDim)
+		wide := func(codes []byte, lanes, blocks, steps int) []byte {
+			line, n := 4*lanes, blocks*steps
+			for i := range n {
+				low, high := room[2*i*line:][:line], room[(2*i+1)*line:][:line]
+				for j, c := range codes[i*line:][:line] {
+					low[j], high[j] = table[c&15], table[c>>4]
+				}
+			}
+			return room[:2*n*line]
+		}
+		return intTiles{
+			sums: func(sums []int32, codes, coef []byte, plane int, bias []int32, heads, lanes, blocks, steps, first int) {
+				t.sums(sums, wide(codes, lanes, blocks, steps), coef, plane, bias, heads, lanes, blocks, 2*steps, first)
+			},
+			score: func(z []float32, codes, coef []byte, plane int, bias []int32, unit, add []float32, heads, blocks, steps, first int) {
+				t.score(z, wide(codes, blockWide, blocks, steps), coef, plane, bias, unit, add, heads, blocks, 2*steps, first)
+			},
+			scoreHalf: func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int) {
+				t.scoreHalf(z, wide(codes, blockWide, blocks, steps), coef, plane, bias, unit, scale, heads, blocks, 2*steps, first)
+			},
+			scoreHalfAdd: func(z []float32, codes, coef []byte, plane int, bias []int32, unit []float32, scale []byte, heads, blocks, steps, first int) {
+				t.scoreHalfAdd(z, wide(codes, blockWide, blocks, steps), coef, plane, bias, unit, scale, heads, blocks, 2*steps, first)
+			},
+			value: func(o []float32, codes, coef []byte, plane int, bias []int32, r, unit []float32, heads, lanes, blocks, steps, first int) {
+				t.value(o, wide(codes, lanes, blocks, steps), coef, plane, bias, r, unit, heads, lanes, blocks, 2*steps, first)
+			},
+		}
 	}
 }
