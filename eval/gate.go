@@ -180,8 +180,3 @@ func FailIf(r *Report, conditions []Condition, allowProxy bool) ([]Check, error)
 	}
 	return checks, nil
 }
-
-// AnyFailed reports whether a check failed.
-func AnyFailed(checks []Check) bool {
-	return slices.ContainsFunc(checks, func(c Check) bool { return c.Failed })
-}

@@ -3,6 +3,7 @@ package eval
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -57,13 +58,13 @@ func failIf(t *testing.T, r *Report, allowProxy bool, texts ...string) ([]Check,
 func TestFailIf(t *testing.T) {
 	r := twoRows()
 	checks, err := failIf(t, r, false, "kl_mean>0.01")
-	if err != nil || len(checks) != 2 || !checks[0].Failed || checks[1].Failed || checks[1].Note == "" || !AnyFailed(checks) {
+	if err != nil || len(checks) != 2 || !checks[0].Failed || checks[1].Failed || checks[1].Note == "" || !anyFailed(checks) {
 		t.Errorf("checks %+v, %v: want the first failed, the second absent", checks, err)
 	}
 	for text, failed := range map[string]bool{"kl_mean>=0.02": true, "kl_mean>0.02": false, "bytes<51": true, "bytes<=49": false, "summary.kl_mean>0.01": true, "worst_layer<3": false} {
 		checks, err := failIf(t, r, false, text)
-		if err != nil || AnyFailed(checks) != failed {
-			t.Errorf("%s: failed %t, %v, want %t", text, AnyFailed(checks), err, failed)
+		if err != nil || anyFailed(checks) != failed {
+			t.Errorf("%s: failed %t, %v, want %t", text, anyFailed(checks), err, failed)
 		}
 	}
 	var usage *UsageError
@@ -76,7 +77,7 @@ func TestFailIf(t *testing.T) {
 	if _, err := failIf(t, r, false, "kl_mean>0.01"); !errors.As(err, &usage) {
 		t.Errorf("stand-in queries: %v, want a usage error", err)
 	}
-	if checks, err := failIf(t, r, true, "kl_mean>0.01"); err != nil || !AnyFailed(checks) {
+	if checks, err := failIf(t, r, true, "kl_mean>0.01"); err != nil || !anyFailed(checks) {
 		t.Errorf("stand-in queries allowed: %+v, %v", checks, err)
 	}
 	if _, err := failIf(t, r, false, "v_nmse>0.01"); err != nil {
@@ -168,4 +169,9 @@ func TestCompareBaseline(t *testing.T) {
 	if got := compare(twoRows(), &old, 0); got != "" {
 		t.Errorf("through JSON: %q", got)
 	}
+}
+
+// anyFailed reports whether a check failed.
+func anyFailed(checks []Check) bool {
+	return slices.ContainsFunc(checks, func(c Check) bool { return c.Failed })
 }
