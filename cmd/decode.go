@@ -294,7 +294,8 @@ func decodeBench(threads int) eval.Bench {
 					if ctx.Err() != nil {
 						return result, err
 					}
-					continue // a value that it cannot hold, or no cache for it: no figure
+					result.Rows[i] = &eval.Decode{Kernel: eval.NoKernel}
+					continue
 				}
 			}
 			d := &eval.Decode{UsPerToken: figure.Micros, GBps: figure.GBs, Roofline: figure.Roofline, Kernel: figure.Kernel}

@@ -459,10 +459,24 @@ func legend(r *eval.Report, tables []*table) *table {
 			l.notes = append(l.notes, m.mark+" "+m.meaning)
 		}
 	}
+	if without := withoutCache(r); without != "" {
+		l.notes = append(l.notes, "no decode figure, because no paged cache holds it: "+without)
+	}
 	if values {
 		l.notes = append(l.notes, "values alone: attention weights are exact, so every KL is 0")
 	}
 	return l
+}
+
+// withoutCache lists the schemes that were not decoded because no cache holds them.
+func withoutCache(r *eval.Report) string {
+	var names []string
+	for _, row := range r.Rows {
+		if row.Kernel == eval.NoKernel && !slices.Contains(names, row.Scheme) {
+			names = append(names, row.Scheme)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // layerTables shows every row, layer by layer.

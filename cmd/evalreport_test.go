@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -169,5 +170,36 @@ func TestEvalSets(t *testing.T) {
 	}
 	if code, _, stderr := run("eval", "--dump", dump, "--set", "none"); code != exitUsage || !strings.Contains(stderr, "sets are all, llama.cpp") {
 		t.Errorf("an unknown set: %d, %s", code, stderr)
+	}
+}
+
+// TestEvalWithoutCache: what no paged cache holds has no decode figure, and the report
+// says so, for people and programs.
+func TestEvalWithoutCache(t *testing.T) {
+	dump := filepath.Join(t.TempDir(), "x.safetensors")
+	if code, _, stderr := run("synth", "-o", dump, "--tokens", "128", "--kv-heads", "2", "--query-heads", "2", "--head-dim", "64", "--rope", "10000"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	without := []string{"hqq4", "pth-int4", "q4_0+prerope+hadamard:q4_0"}
+	args := []string{"eval", "--dump", dump, "-q", "--scheme", "q4_0," + strings.Join(without, ",")}
+	code, out, stderr := run(args...)
+	words := strings.Join(strings.Fields(out), " ")
+	if want := "no decode figure, because no paged cache holds it: " + strings.Join(without, ", "); code != exitOK || !strings.Contains(words, want) {
+		t.Errorf("%d, %s: no %q in\n%s", code, stderr, want, out)
+	}
+	if code, out, stderr = run(append(args, "--format", "json")...); code != exitOK {
+		t.Fatal(stderr)
+	}
+	var r eval.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range r.Rows {
+		if none := slices.Contains(without, row.Scheme); none != (row.Kernel == eval.NoKernel) || none != (row.DecodeGBps == nil) {
+			t.Errorf("%s: kernel %q, %v GB/s", row.Scheme, row.Kernel, row.DecodeGBps)
+		}
+	}
+	if _, out, _ := run("eval", "--dump", dump, "-q", "--scheme", "q4_0", "--no-bench"); strings.Contains(out, "paged cache") {
+		t.Errorf("without decoding:\n%s", out)
 	}
 }

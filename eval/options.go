@@ -66,5 +66,8 @@ type Decode struct {
 	GBps         float64 // encoded bytes read ÷ that time
 	Roofline     float64 // GBps ÷ read bandwidth
 	SpeedupVsF16 float64 // time of the f16 kernel ÷ time
-	Kernel       string  // path that ran: fused-avx512, fused-avx2, fused-neon, generic
+	Kernel       string  // path that ran: fused-avx512, fused-avx2, fused-neon, generic; NoKernel: none, and no figures
 }
+
+// NoKernel is the Kernel of a scheme that no paged cache holds.
+const NoKernel = "none"

@@ -163,9 +163,11 @@ func (t *table) bench(ctx context.Context, l *Layer, rows []Row) error {
 			continue
 		}
 		r := of[i]
+		if r.Kernel = d.Kernel; d.Kernel == NoKernel {
+			continue
+		}
 		r.DecodeGBps, r.DecodeUsPerToken = figure(d.GBps), figure(d.UsPerToken)
 		r.DecodeRoofline, r.DecodeSpeedupVsF16 = figure(d.Roofline), figure(d.SpeedupVsF16)
-		r.Kernel = d.Kernel
 	}
 	return nil
 }
