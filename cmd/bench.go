@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,7 +39,7 @@ type benchOptions struct {
 
 	tokens int
 	named  bool // schemes were named, not taken from the default set
-	shaped bool // heads and widths were given
+	shaped bool // heads or widths were given
 	about  *formula.Model
 }
 
@@ -83,7 +84,16 @@ that finds such scales.`,
 			if o.named = c.Flags().Changed("scheme"); !o.named {
 				o.schemes = benchSchemes
 			}
-			o.shaped = c.Flags().Changed("kv-heads") || c.Flags().Changed("head-dim") || c.Flags().Changed("heads")
+			for _, flag := range []string{"heads", "kv-heads", "head-dim", "head-dim-v"} {
+				if !c.Flags().Changed(flag) {
+					continue
+				}
+				o.shaped = true
+				// The default of --heads and --head-dim-v is 0, which nobody means who types it.
+				if n, err := c.Flags().GetInt(flag); err == nil && n < 1 {
+					return usagef("--%s %d: want at least 1", flag, n)
+				}
+			}
 			return runBench(c.Context(), o, out)
 		},
 	}
@@ -129,15 +139,14 @@ func (o *benchOptions) check() error {
 		o.headDimV = o.headDim
 	}
 	switch {
-	case o.kvHeads < 1 || o.queryHeads < 1 || o.queryHeads%o.kvHeads != 0:
+	case o.queryHeads%o.kvHeads != 0:
 		return usagef("--heads %d: want a multiple of --kv-heads %d", o.queryHeads, o.kvHeads)
-	case o.headDim < 1 || o.headDimV < 1:
-		return usagef("--head-dim %d, --head-dim-v %d: want at least 1", o.headDim, o.headDimV)
 	case o.budget <= 0 || o.budget > time.Hour:
 		return usagef("--time %s: want more than 0, an hour at most", o.budget)
-	case len(o.threads) == 0 || len(o.levels) == 0 || len(o.schemes) == 0:
-		return usagef("--threads, --level and --scheme want at least one entry")
+	case len(o.threads) == 0 || len(o.levels) == 0 || len(o.schemes) == 0 || len(o.kernels) == 0:
+		return usagef("--threads, --level, --kernel and --scheme want at least one entry")
 	}
+	o.threads, o.levels, o.kernels = distinct(o.threads), distinct(o.levels), distinct(o.kernels)
 	for _, n := range o.threads {
 		if n < 1 || n > maxThreads {
 			return usagef("--threads %d: want 1 to %d", n, maxThreads)
@@ -155,6 +164,17 @@ func (o *benchOptions) check() error {
 	}
 	o.cpu.threads = 1
 	return o.cpu.use()
+}
+
+// distinct drops what an earlier entry of x repeats.
+func distinct[T comparable](x []T) []T {
+	var first []T
+	for _, v := range x {
+		if !slices.Contains(first, v) {
+			first = append(first, v)
+		}
+	}
+	return first
 }
 
 // pageTokens is how many tokens a page of a paged cache holds.
@@ -188,7 +208,10 @@ func (o *benchOptions) findModel() error {
 		return nil
 	}
 	if o.shaped {
-		return usagef("--model says the heads and their width: leave --heads, --kv-heads and --head-dim out")
+		return usagef("--model says the heads and their width: leave --heads, --kv-heads, --head-dim and --head-dim-v out")
+	}
+	if o.window != 0 {
+		return usagef("--model says which layers have a window: leave --window out")
 	}
 	m, _, err := formula.LookupPreset(o.model)
 	if err != nil {
@@ -205,26 +228,45 @@ func (o *benchOptions) findModel() error {
 	}
 	o.about = m
 	o.kvHeads, o.queryHeads, o.headDim, o.headDimV = int(largest.KVHeads), int(m.QueryHeads), int(largest.HeadDimK), int(largest.HeadDimV)
-	if o.headDimV == 0 { // a latent: values are its first 512 channels
-		o.headDimV = min(o.headDim, 512)
-	}
+	o.headDimV = int(valueDim(largest))
 	return nil
 }
 
-// wholeModel estimates the time of one token over the model's whole cache under the
-// scheme of a row, from the rate that the row measured.
-func (o *benchOptions) wholeModel(row *benchRow) error {
-	scheme, err := readScheme(row.Scheme)
-	if err != nil {
-		return err
+// valueDim is the width of a value. Those of a latent are its first 512 channels.
+func valueDim(g formula.Group) int64 {
+	if g.Latent() {
+		return min(g.HeadDimK, 512)
 	}
-	priced, err := formula.Price(formula.Ideal(), formula.Request{Model: o.about, Context: int64(o.tokens), Sequences: 1, TP: 1, PP: 1, Scheme: scheme}, nil, formula.Budget{})
-	if err != nil {
-		return err
+	return g.HeadDimV
+}
+
+// wholeModel estimates the time of one token's attention in all layers of the model
+// from a row: its time for each layer of the same shape, and for any other as much of
+// that as the layer's bytes are of the row's, both counted as bench stores them. It
+// is nil where the scheme does not fit some layer.
+func (o *benchOptions) wholeModel(row benchRow, pair quantize.Pair) *float64 {
+	bytes := func(heads, tokens, dimK, dimV int64) (float64, bool) {
+		k, errK := pair.K.Size(quantize.Shape{Heads: int(heads), Tokens: int(tokens), Dim: int(dimK)})
+		v, errV := pair.V.Size(quantize.Shape{Heads: int(heads), Tokens: int(tokens), Dim: int(dimV)})
+		return float64(k.Total() + v.Total()), errK == nil && errV == nil
 	}
-	ms := float64(priced.Reservation.Data+priced.Reservation.Metadata) / row.GBps / 1e6
-	row.ModelMs = &ms
-	return nil
+	measured, ok := bytes(int64(row.KVHeads), int64(row.Tokens), int64(o.headDim), int64(o.headDimV))
+	if !ok {
+		return nil
+	}
+	layers := 0.0 // as many as the row's
+	for _, g := range o.about.Geometry {
+		if g.Extra == formula.Index {
+			continue // read by the indexer, not by attention
+		}
+		n, ok := bytes(g.KVHeads, g.Tokens(int64(o.tokens)), g.HeadDimK, valueDim(g))
+		if !ok {
+			return nil
+		}
+		layers += float64(float64(g.Count) * n / measured)
+	}
+	ms := layers * row.UsPerToken / 1e3
+	return &ms
 }
 
 // benchJSON is the result of kvq bench.
@@ -248,9 +290,11 @@ type benchCPU struct {
 	ClockGHz  float64 `json:"clock_ghz,omitempty"`
 }
 
+// benchShape is what the rows have in common: heads are absent where caches were cut
+// to fit a level.
 type benchShape struct {
-	KVHeads    int `json:"kv_heads"`
-	QueryHeads int `json:"query_heads"`
+	KVHeads    int `json:"kv_heads,omitempty"`
+	QueryHeads int `json:"query_heads,omitempty"`
 	HeadDimK   int `json:"head_dim_k"`
 	HeadDimV   int `json:"head_dim_v"`
 	Window     int `json:"window,omitempty"`
@@ -266,6 +310,8 @@ type benchRow struct {
 	CacheBytes      int64    `json:"cache_bytes"`
 	WorkingSetBytes int64    `json:"working_set_bytes"`
 	Tokens          int      `json:"tokens"`
+	KVHeads         int      `json:"kv_heads"`
+	QueryHeads      int      `json:"query_heads"`
 	UsPerToken      float64  `json:"us_per_token"`
 	UsLow           float64  `json:"us_per_token_q1"`
 	UsHigh          float64  `json:"us_per_token_q3"`
@@ -274,9 +320,9 @@ type benchRow struct {
 	Roofline        float64  `json:"roofline"`
 	L2GBps          *float64 `json:"l2_gb_s,omitempty"`
 	CapShare        *float64 `json:"cap_share,omitempty"`
-	CyclesPerLine   *float64 `json:"cycles_per_line,omitempty"` // of 64 bytes, in the second-level cache
-	SpeedupVsF16    *float64 `json:"speedup_vs_f16,omitempty"`
-	ModelMs         *float64 `json:"model_ms_per_token,omitempty"` // estimate for the whole model's cache
+	CyclesPerLine   *float64 `json:"cycles_per_line,omitempty"`    // of 64 bytes, in the second-level cache
+	SpeedupVsF16    *float64 `json:"speedup_vs_f16,omitempty"`     // against fused decode of f16 on as many threads
+	ModelMs         *float64 `json:"model_ms_per_token,omitempty"` // estimate for the attention of all layers
 	TokensPerSecond float64  `json:"tokens_per_s"`
 	Samples         int      `json:"samples"`
 	Disturbed       bool     `json:"disturbed,omitempty"`
@@ -295,7 +341,7 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 		return err
 	}
 	var pairs []quantize.Pair
-	for _, name := range append([]string{"f16"}, o.schemes...) {
+	for _, name := range o.schemes {
 		pair, err := quantize.ParsePair(name)
 		if err != nil {
 			return usageError{err}
@@ -303,7 +349,30 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 		if pair.K == nil || pair.V == nil {
 			return usagef("--scheme %s: a side left exact is in no cache", name)
 		}
-		pairs = append(pairs, pair)
+		if !slices.ContainsFunc(pairs, func(p quantize.Pair) bool { return p.Name() == pair.Name() }) {
+			pairs = append(pairs, pair)
+		}
+	}
+	f16, err := quantize.ParsePair("f16")
+	if err != nil {
+		return err
+	}
+	if err := o.probe(f16); err != nil {
+		return usagef("--head-dim %d: %w", o.headDim, err)
+	}
+	var left []string
+	pairs = slices.DeleteFunc(pairs, func(pair quantize.Pair) bool {
+		problem := o.probe(pair)
+		if problem != nil && o.named && err == nil {
+			err = misfit(pair, problem)
+		}
+		if problem != nil {
+			left = append(left, pair.Name())
+		}
+		return problem != nil
+	})
+	if err != nil {
+		return err
 	}
 	c := kernels.ThisCPU()
 	if need := o.memory(); need > float64(c.Available) {
@@ -319,65 +388,129 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 		Geometry: benchShape{o.kvHeads, o.queryHeads, o.headDim, o.headDimV, int(o.window)},
 		Rows:     []benchRow{}, Warnings: []string{},
 	}
+	if len(left) > 0 {
+		result.Warnings = append(result.Warnings, "left out, as they do not fit these heads: "+strings.Join(left, ", "))
+	}
 	if o.about != nil {
 		result.Model = o.about.Name
+		if limit := o.about.MaxContext; limit > 0 && int64(o.tokens) > limit {
+			result.Warnings = append(result.Warnings, fmt.Sprintf("%s tokens are beyond the model's maximum of %s", grouped(int64(o.tokens)), grouped(limit)))
+		}
 	}
-	bar := out.progress("bench", "figures", int64(len(o.levels)*len(pairs)*len(o.threads)*len(o.kernels)))
+	attends := slices.Contains(o.kernels, "decode") || slices.Contains(o.kernels, "dequantize-then-f16")
+	// Levels below memory hold different lengths: there is nothing to compare.
+	compare := attends && slices.Contains(o.levels, string(kernels.LevelDRAM))
+	steps := len(o.levels) * len(pairs) * len(o.threads) * len(o.kernels)
+	bar := out.progress("bench", "figures", int64(steps))
 	defer bar.done()
+	base := map[int]float64{} // microseconds of fused decode of f16 from memory, by threads
+	listed := slices.ContainsFunc(pairs, func(p quantize.Pair) bool { return p.Name() == f16.Name() })
+	if compare && (!listed || !slices.Contains(o.kernels, "decode")) {
+		rows, err := b.measure(ctx, f16, kernels.LevelDRAM, "decode")
+		if err != nil {
+			return fmt.Errorf("bench f16: %w", err)
+		}
+		for _, row := range rows {
+			base[row.Threads] = row.UsPerToken
+		}
+	}
 	measured := int64(0)
 	for _, level := range o.levels {
-		f16 := map[int]float64{}
-		for i, pair := range pairs {
+		for _, pair := range pairs {
 			for _, kernel := range o.kernels {
-				measured += int64(len(o.threads))
-				if i == 0 && kernel != "decode" {
-					continue // the first pair is there to compare with
-				}
 				rows, err := b.measure(ctx, pair, kernels.Level(level), kernel)
 				if err != nil {
-					if i > 0 && !o.named && errors.Is(err, errNoCache) {
-						continue
-					}
-					var misfit *quantize.SchemeError // it names the scheme itself
-					if errors.As(err, &misfit) {
-						return err
-					}
 					return fmt.Errorf("bench %s: %w", pair.Name(), err)
 				}
 				for _, row := range rows {
-					if i == 0 {
-						f16[row.Threads] = row.UsPerToken
-						continue
+					if row.isBaseline() {
+						base[row.Threads] = row.UsPerToken
 					}
-					// Levels below memory hold different lengths: nothing to compare.
-					if base := f16[row.Threads]; base > 0 && level == "dram" && (kernel == "decode" || kernel == "dequantize-then-f16") {
-						speedup := base / row.UsPerToken
-						row.SpeedupVsF16 = &speedup
-					}
-					if o.about != nil && kernel == "decode" {
-						if err := o.wholeModel(&row); err != nil {
-							return err
-						}
+					if o.about != nil && kernel == "decode" && level == string(kernels.LevelDRAM) {
+						row.ModelMs = o.wholeModel(row, pair)
 					}
 					if row.L2GBps != nil && result.CPU.ClockGHz > 0 {
 						cycles := result.CPU.ClockGHz * 64 / *row.L2GBps
 						row.CyclesPerLine = &cycles
 					}
 					result.Rows = append(result.Rows, row)
-					if row.Disturbed {
-						warning := fmt.Sprintf("%s of %s, %s: other work took the CPU during most samples", row.Kernel, row.Scheme, plural(int64(row.Threads), "thread"))
-						result.Warnings = append(result.Warnings, warning)
-					}
 				}
+				measured += int64(len(o.threads))
 				bar.set(measured)
 			}
 		}
+	}
+	var disturbed []string
+	for i := range result.Rows {
+		row := &result.Rows[i]
+		if us := base[row.Threads]; us > 0 && row.Level == string(kernels.LevelDRAM) && (row.Kernel == "decode" || row.Kernel == "dequantize-then-f16") {
+			speedup := us / row.UsPerToken
+			row.SpeedupVsF16 = &speedup
+		}
+		if row.KVHeads != o.kvHeads {
+			result.Geometry.KVHeads, result.Geometry.QueryHeads = 0, 0
+		}
+		if row.Disturbed {
+			name := fmt.Sprintf("%s of %s (%s)", row.Kernel, row.Scheme, plural(int64(row.Threads), "thread"))
+			if len(o.levels) > 1 {
+				name += " from " + row.Level
+			}
+			disturbed = append(disturbed, name)
+		}
+	}
+	switch n := len(disturbed); {
+	case n > 1 && n == len(result.Rows):
+		result.Warnings = append(result.Warnings, "other work took the CPU during most samples of every row")
+	case n > 0:
+		result.Warnings = append(result.Warnings, fmt.Sprintf("other work took the CPU during most samples of %s: %s", plural(int64(n), "row"), strings.Join(disturbed, ", ")))
 	}
 	bar.done()
 	for _, w := range result.Warnings {
 		out.warn("%s", w)
 	}
 	return out.report(benchReport(result, o.wide))
+}
+
+// misfit is the usage error of a scheme that a run cannot measure.
+func misfit(pair quantize.Pair, problem error) error {
+	var named *quantize.SchemeError
+	switch {
+	case errors.As(problem, &named): // it says which scheme
+		return problem
+	case errors.Is(problem, errNoCache):
+		return withHint(usagef("--scheme %s: %w", pair.Name(), problem),
+			"it has no form in the pages that decode reads: --kernel encode,dequantize measures its codec")
+	}
+	return usagef("--scheme %s: %w", pair.Name(), problem)
+}
+
+// probe tells whether the asked kernels can run on a pair, by a page of one head.
+func (o *benchOptions) probe(pair quantize.Pair) error {
+	if err := pair.K.CheckDim(o.headDim); err != nil {
+		return err
+	}
+	if err := pair.V.CheckDim(o.headDimV); err != nil {
+		return err
+	}
+	var rope *quantize.Rope
+	if pair.Name() != "f16" { // against which all widths are checked first
+		if !slices.Contains(o.kernels, "decode") {
+			return nil
+		}
+		rope = benchRope(o.headDim)
+	}
+	shape := kernels.CacheShape{Heads: 1, DimK: o.headDim, DimV: o.headDimV, Tokens: min(o.visible(), pageTokens)}
+	cache, err := fillCache(shape, pair, rope, func(dst []float32, _ bool, _ int) error {
+		for i := range dst {
+			dst[i] = float32(i%7) - 3
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	cache.Close()
+	return nil
 }
 
 func newBencher(o benchOptions) *bencher {
@@ -464,7 +597,7 @@ func (b *bencher) measure(ctx context.Context, pair quantize.Pair, level kernels
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, rowOf(f, kernel, pair, shape.Tokens))
+		rows = append(rows, b.row(f, kernel, pair, shape))
 	}
 	return rows, nil
 }
@@ -607,7 +740,7 @@ func (b *bencher) measureEncode(ctx context.Context, pair quantize.Pair, level k
 			if err != nil {
 				return nil, err
 			}
-			rows = append(rows, rowOf(f, run.name, pair, shape.Tokens))
+			rows = append(rows, b.row(f, run.name, pair, shape))
 		}
 	}
 	return rows, nil
@@ -731,11 +864,12 @@ func (b *bencher) encodeRuns(pair quantize.Pair, shape kernels.CacheShape, threa
 	return r, nil
 }
 
-// rowOf is a figure as a row.
-func rowOf(f kernels.Figure, kernel string, pair quantize.Pair, tokens int) benchRow {
+// row is a figure of a cache of the given shape as a row.
+func (b *bencher) row(f kernels.Figure, kernel string, pair quantize.Pair, shape kernels.CacheShape) benchRow {
 	return benchRow{
 		Kernel: kernel, Scheme: pair.Name(), Path: f.Kernel, ISA: string(kernels.Active()), Threads: f.Threads, Level: string(f.Level),
-		CacheBytes: f.CacheBytes, WorkingSetBytes: f.WorkingSetBytes, Tokens: tokens,
+		CacheBytes: f.CacheBytes, WorkingSetBytes: f.WorkingSetBytes,
+		Tokens: shape.Tokens, KVHeads: shape.Heads, QueryHeads: b.options(shape).QueryHeads,
 		UsPerToken: f.Micros, UsLow: f.MicrosLow, UsHigh: f.MicrosHigh, GBps: f.GBs, ReadGBps: f.ReadGBs, Roofline: f.Roofline,
 		TokensPerSecond: 1e6 / f.Micros, Samples: f.Samples, Disturbed: f.Disturbed,
 	}
@@ -767,7 +901,7 @@ func (b *bencher) measureDecode(ctx context.Context, pair quantize.Pair, level k
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, rowOf(f, "decode", pair, shape.Tokens))
+		rows = append(rows, b.row(f, "decode", pair, shape))
 	}
 	if level != kernels.LevelDRAM {
 		return rows, nil
@@ -832,18 +966,21 @@ func (b *bencher) shapeFor(pair quantize.Pair, level kernels.Level, threads int)
 func benchReport(b benchJSON, wide bool) report {
 	u, _ := parseUnits("iec")
 	t := &table{
-		title: fmt.Sprintf("one token over one layer: %s, %d KV heads, %d query heads, head_dim %d", rowTokens(b), b.Geometry.KVHeads, b.Geometry.QueryHeads, b.Geometry.HeadDimK),
+		title: benchTitle(b),
 		columns: []column{
 			{header: "scheme", name: "scheme"}, {header: kernelHeader(b), name: "kernel"}, {header: "thr", name: "threads", right: true}, {header: levelHeader(b), name: "level"},
 			{header: "us", name: "us_per_token", right: true}, {header: wideHeader(wide, "quartiles"), right: true}, {header: wideHeader(wide, "cache"), name: "cache_bytes", right: true},
 			{header: "GB/s", name: "gb_s", right: true}, {header: "read", name: "read_gb_s", right: true},
-			{header: wideHeader(wide, "cycles\n/line"), name: "cycles_per_line", right: true},
+			{header: wideHeader(wide, "cycles\n/line"), name: "cycles_per_line", right: true, optional: true},
 			{header: "roof-\nline", name: "roofline", right: true}, {header: "cap", name: "cap_share", right: true, optional: true},
 			{header: "x f16", name: "speedup_vs_f16", right: true, optional: true},
-			{header: "model\nms", name: "model_ms_per_token", right: true, optional: true}, {header: "path", name: "path"},
-			{name: "working_set_bytes"}, {name: "tokens"}, {name: "tokens_per_s"}, {name: "samples"}, {name: "us_per_token_q1"}, {name: "us_per_token_q3"}, {name: "l2_gb_s"}, {name: "isa"},
+			{header: "model\nms", name: "model_ms_per_token", right: true, optional: true}, {header: "path", name: "path", optional: true},
+			{name: "working_set_bytes"}, {header: wideHeader(wide, "tokens"), name: "tokens", right: true},
+			{header: wideHeader(wide, "KV\nheads"), name: "kv_heads", right: true}, {header: wideHeader(wide, "query\nheads"), name: "query_heads", right: true},
+			{name: "tokens_per_s"}, {name: "samples"}, {name: "us_per_token_q1"}, {name: "us_per_token_q3"}, {name: "l2_gb_s"}, {name: "isa"}, {name: "disturbed"},
 		},
-		wide: wide,
+		wide:  wide,
+		spare: []string{"path", "read", "cap"},
 	}
 	optional := func(x *float64, digits int) cell {
 		if x == nil {
@@ -851,11 +988,19 @@ func benchReport(b benchJSON, wide bool) report {
 		}
 		return fixed(*x, digits)
 	}
+	disturbed, capped, compared, cycles := false, false, false, false
 	for _, r := range b.Rows {
-		t.add(text(r.Scheme), text(r.Kernel), count(int64(r.Threads)), text(r.Level), number(r.UsPerToken, 4),
-			text(significant(r.UsLow, 4)+"-"+significant(r.UsHigh, 4)), u.size(r.CacheBytes), fixed(r.GBps, 1), fixed(r.ReadGBps, 1), optional(r.CyclesPerLine, 1), fixed(r.Roofline, 2),
+		us := number(r.UsPerToken, 4)
+		if r.Disturbed {
+			us.text = "*" + us.text
+		}
+		disturbed, capped, compared = disturbed || r.Disturbed, capped || r.CapShare != nil, compared || r.SpeedupVsF16 != nil
+		cycles = cycles || wide && r.CyclesPerLine != nil
+		t.add(text(r.Scheme), text(r.Kernel), count(int64(r.Threads)), text(r.Level), us,
+			text(significant(r.UsLow, 4)+"-"+significant(r.UsHigh, 4)), u.size(r.CacheBytes), atLeastOneDigit(r.GBps, 1), atLeastOneDigit(r.ReadGBps, 1), optional(r.CyclesPerLine, 1), atLeastOneDigit(r.Roofline, 2),
 			optional(r.CapShare, 2), optional(r.SpeedupVsF16, 2), optional(r.ModelMs, 2), text(r.Path),
-			count(r.WorkingSetBytes), count(int64(r.Tokens)), number(r.TokensPerSecond, 4), count(int64(r.Samples)), number(r.UsLow, 4), number(r.UsHigh, 4), optional(r.L2GBps, 2), text(r.ISA))
+			count(r.WorkingSetBytes), count(int64(r.Tokens)), count(int64(r.KVHeads)), count(int64(r.QueryHeads)),
+			number(r.TokensPerSecond, 4), count(int64(r.Samples)), number(r.UsLow, 4), number(r.UsHigh, 4), optional(r.L2GBps, 2), text(r.ISA), text(strconv.FormatBool(r.Disturbed)))
 	}
 	size := func(n int64) string {
 		if n == 0 {
@@ -863,13 +1008,56 @@ func benchReport(b benchJSON, wide bool) report {
 		}
 		return u.format(n)
 	}
-	t.notes = append(t.notes,
-		fmt.Sprintf("%s, %s; L2 %s, L3 %s, huge pages %s.", orUnknown(b.CPU.Name), b.CPU.ISA, size(b.CPU.L2Bytes), size(b.CPU.L3Bytes), orUnknown(b.CPU.HugePages)),
-		"us: median of one step. read: 10^9 bytes a second of a pass that only reads the same memory, measured in turn with the step. cap: share of the lower of that and of the kernel's own rate in L2.")
-	if b.Model != "" {
-		t.notes = append(t.notes, "model ms: an estimate of one token over the whole cache of "+b.Model+", its bytes over the GB/s of the row.")
+	legend := "thr: threads. us: median of one step. read: 10^9 bytes a second of a pass that only reads the same memory, measured in turn with the step. roofline: GB/s over read."
+	if capped {
+		legend += " cap: GB/s over the lower of read and of the kernel's own rate in L2, times the threads."
+	}
+	if cycles {
+		legend += " cycles/line: clock cycles for 64 bytes in L2, one thread."
+	}
+	if compared {
+		legend += " x f16: how many times as fast as fused decode of f16 on as many threads, "
+		if slices.ContainsFunc(b.Rows, func(r benchRow) bool { return r.isBaseline() }) {
+			legend += "the row of f16."
+		} else {
+			legend += "measured once, before the rows."
+		}
+	}
+	t.notes = append(t.notes, fmt.Sprintf("%s, %s; L2 %s, L3 %s, huge pages %s.", orUnknown(b.CPU.Name), b.CPU.ISA, size(b.CPU.L2Bytes), size(b.CPU.L3Bytes), orUnknown(b.CPU.HugePages)), legend)
+	if disturbed {
+		t.notes = append(t.notes, "* other work took the CPU during most samples of this row: do not rely on it.")
+	}
+	if slices.ContainsFunc(b.Rows, func(r benchRow) bool { return r.ModelMs != nil }) {
+		t.notes = append(t.notes, "model ms: an estimate of one token's attention in all layers of "+b.Model+": the us of the row for each layer of its shape, for others by their bytes. Keys and values are stored apart, those of a latent too.")
 	}
 	return report{title: "kvq bench", tables: []*table{t}, json: b, plots: benchPlots(b)}
+}
+
+// isBaseline tells whether the others' speedups are against this row.
+func (r benchRow) isBaseline() bool {
+	return r.Scheme == "f16" && r.Kernel == "decode" && r.Level == string(kernels.LevelDRAM)
+}
+
+// atLeastOneDigit is a real number with the given digits after the point, and with two
+// that count where these would be zeros.
+func atLeastOneDigit(x float64, decimals int) cell {
+	if x < math.Pow10(-decimals) {
+		return number(x, 2)
+	}
+	return fixed(x, decimals)
+}
+
+// benchTitle says what all rows have in common.
+func benchTitle(b benchJSON) string {
+	g := b.Geometry
+	width := strconv.Itoa(g.HeadDimK)
+	if g.HeadDimV != g.HeadDimK {
+		width += "/" + strconv.Itoa(g.HeadDimV)
+	}
+	if levelHeader(b) != "" {
+		return "one token over one layer: head_dim " + width + ", caches cut to fit their level"
+	}
+	return fmt.Sprintf("one token over one layer: %s, %s, %s, head_dim %s", rowTokens(b), plural(int64(g.KVHeads), "KV head"), plural(int64(g.QueryHeads), "query head"), width)
 }
 
 // benchPlots draws, for each number of threads, the rate of every scheme from memory

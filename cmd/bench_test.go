@@ -101,9 +101,9 @@ func TestBenchKernels(t *testing.T) {
 			t.Errorf("%s: model estimate %v", r.Kernel, r.ModelMs)
 		}
 	}
-	// 32 layers of the same cache, at the rate of the row.
-	if r := got.Rows[0]; math.Abs(*r.ModelMs*r.GBps*1e6-32*float64(8*128*(128+64+2)+2)) > 1 {
-		t.Errorf("%v ms at %v GB/s", *r.ModelMs, r.GBps)
+	// 32 layers of the same cache.
+	if r := got.Rows[0]; math.Abs(*r.ModelMs*1e3/r.UsPerToken-32) > 1e-9 {
+		t.Errorf("%v ms at %v us a layer", *r.ModelMs, r.UsPerToken)
 	}
 }
 
@@ -137,12 +137,127 @@ func TestBenchMemory(t *testing.T) {
 func TestBenchUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"--scheme", "int9"}, {"--scheme", "exact:int8"}, {"--kv-heads", "2", "--heads", "3"}, {"--kv-heads", "0"}, {"--ctx", "0"}, {"--threads", "0"},
-		{"--level", "l4"}, {"--time", "0s"}, {"--head-dim", "-1"}, {"--isa", "mmx"}, {"--kernel", "fly"}, {"--model", "8b"}, {"--model", "nothing-like-it", "--kv-heads", "1"}, {"--scheme", "int8-token/256"},
+		{"--level", "l4"}, {"--time", "0s"}, {"--head-dim", "-1"}, {"--isa", "mmx"}, {"--kernel", "fly"}, {"--model", "8b"},
+		{"--heads", "0"}, {"--head-dim-v", "0"}, {"--head-dim", "0"}, {"--head-dim", "100000"}, {"--scheme", "f16,hqq4"}, {"--model", "nothing-like-it", "--kv-heads", "1"}, {"--scheme", "int8-token/256"},
 	} {
 		args = append([]string{"bench", "--ctx", "64", "--kv-heads", "1"}, args...)
 		if code, stdout, stderr := run(args...); code != exitUsage || stdout != "" || stderr == "" {
 			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
+	}
+}
+
+// benchRows runs kvq bench on a small cache, for a moment.
+func benchRows(t *testing.T, args string) benchJSON {
+	t.Helper()
+	code, stdout, stderr := run(append([]string{"bench", "-q", "--format", "json", "--time", "1ms"}, strings.Fields(args)...)...)
+	var got benchJSON
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 {
+		t.Fatalf("%s: exit %d, %v, stderr %q", args, code, err, stderr)
+	}
+	return got
+}
+
+// TestBenchBaseline holds that speedups are against the row of f16 where there is one,
+// wherever it stands, and that there is one without such a row.
+func TestBenchBaseline(t *testing.T) {
+	got := benchRows(t, "--ctx 256 --kv-heads 1 --threads 1,2 --scheme int8-token,f16,F16 --kernel decode,dequantize-then-f16,decode")
+	if len(got.Rows) != 8 {
+		t.Fatalf("%d rows, want those of 2 schemes, kernels and numbers of threads", len(got.Rows))
+	}
+	base := map[int]float64{}
+	for _, r := range got.Rows {
+		if r.Scheme == "f16" && r.Kernel == "decode" {
+			base[r.Threads] = r.UsPerToken
+		}
+	}
+	for _, r := range got.Rows {
+		if r.SpeedupVsF16 == nil || math.Abs(*r.SpeedupVsF16*r.UsPerToken/base[r.Threads]-1) > 1e-12 {
+			t.Errorf("%s of %s, %d threads: %v us, %v times as fast as %v us", r.Kernel, r.Scheme, r.Threads, r.UsPerToken, r.SpeedupVsF16, base[r.Threads])
+		}
+	}
+	for _, args := range []string{"--kernel decode", "--kernel dequantize-then-f16"} {
+		for _, r := range benchRows(t, "--ctx 256 --kv-heads 1 --threads 1 --scheme int8-token "+args).Rows {
+			if r.SpeedupVsF16 == nil {
+				t.Errorf("%s: nothing to compare with", args)
+			}
+		}
+	}
+}
+
+// TestBenchModels holds the estimate for models whose layers differ, or cache latents,
+// against the elements that attention reads of each: at two bytes, those of f16.
+func TestBenchModels(t *testing.T) {
+	for _, c := range []struct {
+		model    string
+		ctx      string
+		layers   float64 // of the row's shape and length
+		beyond   bool
+		dimK, dV int
+	}{
+		{"8b", "256", 32, false, 128, 128},
+		{"deepseek-v3", "256", 61, false, 576, 512},
+		{"gpt-oss-20b", "256", 12 + 12*128.0/256, false, 64, 64}, // half its layers see 128 tokens
+		{"gemma-3-1b", "64k", 4 + 22*512.0/65536, true, 256, 256},
+	} {
+		got := benchRows(t, "--threads 1 --scheme f16 --model "+c.model+" --ctx "+c.ctx)
+		r := got.Rows[0]
+		if r.ModelMs == nil || math.Abs(*r.ModelMs*1e3/r.UsPerToken/c.layers-1) > 1e-12 {
+			t.Errorf("%s: %v ms, at %v us a layer; want %v layers", c.model, r.ModelMs, r.UsPerToken, c.layers)
+		}
+		if got.Geometry.HeadDimK != c.dimK || got.Geometry.HeadDimV != c.dV || strings.Contains(strings.Join(got.Warnings, "\n"), "beyond the model's maximum") != c.beyond {
+			t.Errorf("%s: %+v, warnings %q", c.model, got.Geometry, got.Warnings)
+		}
+	}
+	if code, _, stderr := run("bench", "--model", "gpt-oss-20b", "--window", "128"); code != exitUsage || !strings.Contains(stderr, "--window") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+// TestBenchLevels holds that rows say which cache they measured, and that the run
+// does not claim another.
+func TestBenchLevels(t *testing.T) {
+	got := benchRows(t, "--ctx 64k --kv-heads 2 --threads 1 --scheme f16 --level l2")
+	if r := got.Rows[0]; r.KVHeads != 1 || r.QueryHeads != 4 || int64(r.Tokens)*2*128*2 != r.CacheBytes || got.Geometry.KVHeads != 0 {
+		t.Errorf("%+v of %+v", r, got.Geometry)
+	}
+	if title := benchTitle(got); strings.Contains(title, "tokens") || strings.Contains(title, "heads") {
+		t.Errorf("title %q", title)
+	}
+}
+
+// TestBenchTable holds what a table says of its columns, that it marks disturbed rows, and its width.
+func TestBenchTable(t *testing.T) {
+	x := 1.25
+	row := benchRow{Kernel: "dequantize-then-f16", Scheme: "int8-channel:int8-token", Level: "dram", Path: "fused-avx512", Threads: 2, UsPerToken: 123456, GBps: 0.0421, ReadGBps: 28.4, Roofline: 0.0015, CapShare: &x, SpeedupVsF16: &x, CyclesPerLine: &x, Disturbed: true}
+	b := benchJSON{Geometry: benchShape{KVHeads: 1, QueryHeads: 4, HeadDimK: 576, HeadDimV: 512}, Rows: []benchRow{row}}
+	show := func(format string, wide bool) string {
+		var out strings.Builder
+		if err := benchReport(b, wide).render(&out, format, false); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	shown := show(formatTable, false)
+	for line := range strings.Lines(shown) {
+		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > textWidth {
+			t.Errorf("wider than %d: %q", textWidth, line)
+		}
+	}
+	for _, want := range []string{"*123456", "* other work", "0.042", "0.0015", "1 KV head,", "head_dim 576/512", "thr:", "roofline:", "cap:", "x f16:"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("no %q in\n%s", want, shown)
+		}
+	}
+	if wide := show(formatTable, true); strings.Contains(shown, "cycles") || !strings.Contains(wide, "cycles/line:") {
+		t.Errorf("cycles are explained where they are not shown, or the other way round:\n%s%s", shown, wide)
+	}
+	if md := show(formatMD, false); !strings.Contains(md, "*123456") || !strings.Contains(md, "other work") {
+		t.Errorf("no mark in\n%s", md)
+	}
+	b.Rows[0].CapShare, b.Rows[0].SpeedupVsF16, b.Rows[0].Disturbed = nil, nil, false
+	if shown = show(formatTable, false); strings.Contains(shown, "cap:") || strings.Contains(shown, "x f16") || strings.Contains(shown, "*") {
+		t.Errorf("explains what is not shown:\n%s", shown)
 	}
 }
 
