@@ -1,6 +1,8 @@
 package quantize
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,5 +102,56 @@ func TestSets(t *testing.T) {
 	}
 	if _, err := Set("vlm"); err == nil {
 		t.Error("there is a set vlm")
+	}
+}
+
+// TestLayoutsDocumented: docs/schemes.md has a row for each Block format, or its
+// family, with its fields in their order.
+func TestLayoutsDocumented(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join("..", "docs", "schemes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(doc), "### Their bytes")
+	section, _, ok := strings.Cut(section, "### Their encoders")
+	if !ok {
+		t.Fatal("no section on bytes")
+	}
+	for _, f := range Formats() {
+		if f.Class != Block {
+			continue
+		}
+		row := ""
+		for line := range strings.Lines(section) {
+			names, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+			family := strings.Replace(f.Name, strconv.Itoa(f.Bits), "B", 1)
+			if strings.Contains(names, "`"+f.Name+"`") || strings.Contains(names, "`"+family+"`") {
+				row = line
+			}
+		}
+		for _, field := range f.blockLayout().fields {
+			want := field.name + " " + field.kind
+			if field == codesInOrder {
+				want = "codes in order"
+			}
+			_, rest, found := strings.Cut(row, want)
+			if !found {
+				t.Errorf("%s: no %q, or out of order, in %q", f.Name, want, row)
+				break
+			}
+			row = rest
+		}
+	}
+	for _, v := range nf4 {
+		if !strings.Contains(string(doc), strconv.FormatFloat(float64(v), 'g', -1, 64)) {
+			t.Errorf("nf4's %v is not documented", v)
+		}
+	}
+	for bits, values := range lloydMax {
+		for _, v := range values {
+			if !strings.Contains(string(doc), strconv.FormatFloat(float64(v), 'f', 6, 64)[:6]) {
+				t.Errorf("tq%d's %v is not documented", bits, v)
+			}
+		}
 	}
 }
