@@ -104,7 +104,7 @@ that finds such scales.`,
 	f := c.Flags()
 	f.StringSliceVar(&o.schemes, "scheme", nil, "`SCHEME` or K:V pair; repeatable, or a list (default: f16, and the pairs of the target table)")
 	o.cpu.fromEnv = s.Getenv("KVQ_ISA")
-	f.StringVar(&o.cpu.isa, "isa", "", "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
+	o.cpu.addISA(f)
 	f.IntSliceVar(&o.threads, "threads", threads, "numbers of `THREADS` to measure, a list")
 	f.StringVarP(&o.context, "ctx", "c", "32k", "`TOKENS` in the cache")
 	f.IntVar(&o.queryHeads, "heads", 0, "query heads (default: 4 for each KV head)")

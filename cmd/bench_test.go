@@ -28,6 +28,31 @@ func TestCPU(t *testing.T) {
 	}
 }
 
+// TestCPUISA holds that the kernels in use are those that --isa or KVQ_ISA names.
+func TestCPUISA(t *testing.T) {
+	defer run("cpu") // back to the best
+	for _, args := range [][]string{{"--isa", "generic"}, nil} {
+		env := "generic"
+		if args != nil {
+			env = string(kernels.Available()[0]) // the flag goes first
+		}
+		var out, errOut strings.Builder
+		code := Main(append([]string{"cpu", "--format", "json"}, args...), Streams{In: strings.NewReader(""), Out: &out, Err: &errOut, Getenv: func(key string) string {
+			if key == "KVQ_ISA" {
+				return env
+			}
+			return ""
+		}})
+		var got cpuInfoJSON
+		if err := json.Unmarshal([]byte(out.String()), &got); err != nil || code != exitOK || got.Active != "generic" {
+			t.Errorf("KVQ_ISA=%s %v: exit %d, %v, %s in use, stderr %q", env, args, code, err, got.Active, errOut.String())
+		}
+	}
+	if code, _, stderr := run("cpu", "--isa", "mmx"); code != exitUsage || !strings.Contains(stderr, "mmx") {
+		t.Errorf("--isa mmx: exit %d, stderr %q", code, stderr)
+	}
+}
+
 // TestBench checks what a figure says about itself; how fast it is nobody can know.
 func TestBench(t *testing.T) {
 	code, stdout, stderr := run("bench", "-q", "--format", "json", "--ctx", "256", "--kv-heads", "2", "--head-dim", "64", "--heads", "4",

@@ -37,7 +37,8 @@ type backendJSON struct {
 }
 
 func newCPU(s Streams) *cobra.Command {
-	return &cobra.Command{
+	o := cpuFlags{fromEnv: s.Getenv("KVQ_ISA"), threads: 1}
+	c := &cobra.Command{
 		Use:   "cpu",
 		Short: "show the CPU, its caches, and the kernels that run on it",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -45,9 +46,14 @@ func newCPU(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := o.use(); err != nil {
+				return err
+			}
 			return out.report(cpuReport(kernels.ThisCPU()))
 		},
 	}
+	o.addISA(c.Flags())
+	return c
 }
 
 func cpuReport(c kernels.CPU) report {

@@ -20,8 +20,12 @@ type cpuFlags struct {
 // instruction set; package kernels never looks.
 func (o *cpuFlags) add(f *pflag.FlagSet, s Streams) {
 	o.fromEnv = s.Getenv("KVQ_ISA")
-	f.StringVar(&o.isa, "isa", "", "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
+	o.addISA(f)
 	f.IntVar(&o.threads, "threads", runtime.GOMAXPROCS(0), "number of `THREADS`")
+}
+
+func (o *cpuFlags) addISA(f *pflag.FlagSet) {
+	f.StringVar(&o.isa, "isa", "", "instruction set: "+isaNames()+"; default: the best, or $KVQ_ISA")
 }
 
 // maxThreads is more than any machine has cores.

@@ -3,12 +3,42 @@
 package cmd
 
 import (
+	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
+
+// TestInterrupt holds that kvq bench ends when it is interrupted, and says so.
+func TestInterrupt(t *testing.T) {
+	// Until Main listens, a signal would end this process.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, os.Interrupt)
+	defer signal.Stop(caught)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		code, stdout, stderr := run("bench", "--ctx", "64", "--kv-heads", "1", "--threads", "1", "--time", "1h", "--scheme", "f16")
+		if code != exitFailure || stdout != "" || stderr != "kvq: interrupted\n" {
+			t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+		}
+	}()
+	for end := time.After(30 * time.Second); ; {
+		select {
+		case <-done:
+			return
+		case <-end:
+			t.Fatal("it runs on")
+		case <-time.After(50 * time.Millisecond):
+			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
 
 // TestNamedPipes: opening a pipe that nobody writes to would block for ever.
 func TestNamedPipes(t *testing.T) {

@@ -54,6 +54,9 @@ func Main(args []string, s Streams) int {
 	if err == nil {
 		return exitOK
 	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
 	if !*ran {
 		// Whatever cobra finds wrong before a command runs (an unknown command
 		// or flag, an argument too many) is wrong with the command line.

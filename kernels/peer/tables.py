@@ -44,11 +44,12 @@ def main():
 
 
 def decode(run):
-    return [r for r in run["rows"] if r["kernel"] == "decode" and r["level"] == "dram"]
+    """The rows that something is demanded of: the run has e4m3-raw too."""
+    return [r for r in run["rows"] if r["kernel"] == "decode" and r["level"] == "dram" and r["scheme"].startswith(("f16", "int"))]
 
 
 def rows(run):
-    """Every row of a run from memory."""
+    """The rows of a run from memory."""
     print("| scheme | threads | us | quartiles | GB/s | read GB/s | cycles/line | roofline | cap | × f16 |")
     print("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for r in decode(run):
@@ -70,7 +71,7 @@ def targets(runs):
     for scheme, least in SPEEDUP.items():
         both(f"time against f16, 1 / 2 threads: {scheme}", least, [best[scheme, n]["speedup_vs_f16"] for n in (1, 2)])
     for run in runs:
-        fused = {(r["scheme"], r["threads"]): r for r in decode(run) if r["scheme"].startswith(("f16", "int"))}
+        fused = {(r["scheme"], r["threads"]): r for r in decode(run)}
         for scheme in dict.fromkeys(s for s, _ in fused):
             both(f"share of the cap, {run['cpu']['isa']}, 1 / 2 threads: {scheme}", CAP, [fused[scheme, n]["cap_share"] for n in (1, 2)])
     for run in runs:
