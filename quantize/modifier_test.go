@@ -271,9 +271,9 @@ func TestOutliers(t *testing.T) {
 func TestKVQuant(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 21))
 	quantile := func(sorted []float32, q float64) float64 {
-		at := q * float64(len(sorted)-1)
+		at := float64(q * float64(len(sorted)-1)) // not fused: the position is often whole
 		i := min(int(at), len(sorted)-2)
-		return float64(sorted[i]) + (at-float64(i))*(float64(sorted[i+1])-float64(sorted[i]))
+		return float64(sorted[i]) + float64((at-float64(i))*(float64(sorted[i+1])-float64(sorted[i])))
 	}
 	for _, name := range []string{"nuq4-channel+tails1%", "nuq3-channel+tails2%", "nuq4-token+tails1%", "nuq2-token+tails10%"} {
 		var share string
