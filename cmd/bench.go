@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,11 +241,11 @@ func valueDim(g formula.Group) int64 {
 	return g.HeadDimV
 }
 
-// wholeModel estimates the time of one token's attention in all layers of the model
-// from a row: its time for each layer of the same shape, and for any other as much of
-// that as the layer's bytes are of the row's, both counted as bench stores them. It
-// is nil where the scheme does not fit some layer.
-func (o *benchOptions) wholeModel(row benchRow, pair quantize.Pair) *float64 {
+// wholeModel says how many layers of a row's cache take as long as one token's
+// attention in all layers of the model, at a context: each layer of the same shape is
+// one, any other as much as its bytes are of the row's, both counted as bench stores
+// them. It is 0 where the scheme does not fit some layer.
+func (o *benchOptions) wholeModel(row benchRow, pair quantize.Pair, context int64) float64 {
 	bytes := func(heads, tokens, dimK, dimV int64) (float64, bool) {
 		k, errK := pair.K.Size(quantize.Shape{Heads: int(heads), Tokens: int(tokens), Dim: int(dimK)})
 		v, errV := pair.V.Size(quantize.Shape{Heads: int(heads), Tokens: int(tokens), Dim: int(dimV)})
@@ -252,21 +253,42 @@ func (o *benchOptions) wholeModel(row benchRow, pair quantize.Pair) *float64 {
 	}
 	measured, ok := bytes(int64(row.KVHeads), int64(row.Tokens), int64(o.headDim), int64(o.headDimV))
 	if !ok {
-		return nil
+		return 0
 	}
-	layers := 0.0 // as many as the row's
+	layers := 0.0
 	for _, g := range o.about.Geometry {
 		if g.Extra == formula.Index {
 			continue // read by the indexer, not by attention
 		}
-		n, ok := bytes(g.KVHeads, g.Tokens(int64(o.tokens)), g.HeadDimK, valueDim(g))
+		n, ok := bytes(g.KVHeads, g.Tokens(context), g.HeadDimK, valueDim(g))
 		if !ok {
-			return nil
+			return 0
 		}
 		layers += float64(float64(g.Count) * n / measured)
 	}
-	ms := layers * row.UsPerToken / 1e3
-	return &ms
+	return layers
+}
+
+// price estimates the model's decode attention for a row at several contexts, and from
+// which context the scheme saves a millisecond against f16, a row of which takes f16Us.
+func (o *benchOptions) price(row *benchRow, pair, f16 quantize.Pair, f16Us float64) {
+	ms := func(context int64) float64 { return o.wholeModel(*row, pair, context) * row.UsPerToken / 1e3 }
+	now := ms(int64(o.tokens))
+	if now == 0 {
+		return
+	}
+	row.ModelMs = &now
+	most := max(o.about.MaxContext, int64(o.tokens))
+	for context := int64(1 << 10); context <= most && len(row.ModelMsAt) < 6; context *= 4 {
+		row.ModelMsAt = append(row.ModelMsAt, benchContext{context, ms(context)})
+	}
+	saves := func(context int64) bool {
+		return o.wholeModel(*row, f16, context)*f16Us/1e3-ms(context) >= 1
+	}
+	if !saves(most) {
+		return
+	}
+	row.SavesFrom = int64(sort.Search(int(most), func(i int) bool { return saves(int64(i)) }))
 }
 
 // benchJSON is the result of kvq bench.
@@ -323,9 +345,18 @@ type benchRow struct {
 	CyclesPerLine   *float64 `json:"cycles_per_line,omitempty"`    // of 64 bytes, in the second-level cache
 	SpeedupVsF16    *float64 `json:"speedup_vs_f16,omitempty"`     // against fused decode of f16 on as many threads
 	ModelMs         *float64 `json:"model_ms_per_token,omitempty"` // estimate for the attention of all layers
-	TokensPerSecond float64  `json:"tokens_per_s"`
-	Samples         int      `json:"samples"`
-	Disturbed       bool     `json:"disturbed,omitempty"`
+	// ModelMsAt has the estimate at other contexts, SavesFrom the tokens from which it
+	// is at least 1 ms less than that of f16; absent where it never is.
+	ModelMsAt       []benchContext `json:"model_ms_at,omitempty"`
+	SavesFrom       int64          `json:"saves_1_ms_from_tokens,omitempty"`
+	TokensPerSecond float64        `json:"tokens_per_s"`
+	Samples         int            `json:"samples"`
+	Disturbed       bool           `json:"disturbed,omitempty"`
+}
+
+type benchContext struct {
+	Context int64   `json:"context"`
+	Ms      float64 `json:"ms_per_token"`
 }
 
 // bencher measures the schemes of one run.
@@ -426,9 +457,6 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 					if row.isBaseline() {
 						base[row.Threads] = row.UsPerToken
 					}
-					if o.about != nil && kernel == "decode" && level == string(kernels.LevelDRAM) {
-						row.ModelMs = o.wholeModel(row, pair)
-					}
 					if row.L2GBps != nil && result.CPU.ClockGHz > 0 {
 						cycles := result.CPU.ClockGHz * 64 / *row.L2GBps
 						row.CyclesPerLine = &cycles
@@ -440,29 +468,45 @@ func runBench(ctx context.Context, o benchOptions, out *output) error {
 			}
 		}
 	}
-	var disturbed []string
+	disturbed := 0
+	var names []string
+	threads := map[string][]string{} // of disturbed rows, by name
 	for i := range result.Rows {
 		row := &result.Rows[i]
 		if us := base[row.Threads]; us > 0 && row.Level == string(kernels.LevelDRAM) && (row.Kernel == "decode" || row.Kernel == "dequantize-then-f16") {
 			speedup := us / row.UsPerToken
 			row.SpeedupVsF16 = &speedup
 		}
+		if o.about != nil && row.Kernel == "decode" && row.Level == string(kernels.LevelDRAM) {
+			pair, err := quantize.ParsePair(row.Scheme)
+			if err != nil {
+				return err
+			}
+			o.price(row, pair, f16, base[row.Threads])
+		}
 		if row.KVHeads != o.kvHeads {
 			result.Geometry.KVHeads, result.Geometry.QueryHeads = 0, 0
 		}
 		if row.Disturbed {
-			name := fmt.Sprintf("%s of %s (%s)", row.Kernel, row.Scheme, plural(int64(row.Threads), "thread"))
+			disturbed++
+			name := row.Kernel + " of " + row.Scheme
 			if len(o.levels) > 1 {
 				name += " from " + row.Level
 			}
-			disturbed = append(disturbed, name)
+			if _, ok := threads[name]; !ok {
+				names = append(names, name)
+			}
+			threads[name] = append(threads[name], strconv.Itoa(row.Threads))
 		}
 	}
-	switch n := len(disturbed); {
-	case n > 1 && n == len(result.Rows):
+	switch {
+	case disturbed > 1 && disturbed == len(result.Rows):
 		result.Warnings = append(result.Warnings, "other work took the CPU during most samples of every row")
-	case n > 0:
-		result.Warnings = append(result.Warnings, fmt.Sprintf("other work took the CPU during most samples of %s: %s", plural(int64(n), "row"), strings.Join(disturbed, ", ")))
+	case disturbed > 0:
+		for i, name := range names {
+			names[i] = fmt.Sprintf("%s (thr %s)", name, strings.Join(threads[name], ", "))
+		}
+		result.Warnings = append(result.Warnings, fmt.Sprintf("other work took the CPU during most samples of %s: %s", plural(int64(disturbed), "row"), strings.Join(names, ", ")))
 	}
 	bar.done()
 	for _, w := range result.Warnings {
@@ -1028,9 +1072,47 @@ func benchReport(b benchJSON, wide bool) report {
 		t.notes = append(t.notes, "* other work took the CPU during most samples of this row: do not rely on it.")
 	}
 	if slices.ContainsFunc(b.Rows, func(r benchRow) bool { return r.ModelMs != nil }) {
-		t.notes = append(t.notes, "model ms: an estimate of one token's attention in all layers of "+b.Model+": the us of the row for each layer of its shape, for others by their bytes. Keys and values are stored apart, those of a latent too.")
+		t.notes = append(t.notes, "model ms: an estimate of one token's attention in all layers of "+b.Model+": the us of the row for each layer of its shape, for others by their bytes. Every cached token is read; keys and values are stored apart, those of a latent too.")
 	}
-	return report{title: "kvq bench", tables: []*table{t}, json: b, plots: benchPlots(b)}
+	tables := []*table{t}
+	if whole := wholeModelTable(b); whole != nil {
+		tables = append(tables, whole)
+	}
+	return report{title: "kvq bench", tables: tables, json: b, plots: benchPlots(b)}
+}
+
+// wholeModelTable is the decode attention of a whole model over its context, nil where
+// there is no estimate of it.
+func wholeModelTable(b benchJSON) *table {
+	t := &table{
+		title:   "attention of one token in all layers of " + b.Model + ", in ms: an estimate from the us above",
+		columns: []column{{header: "scheme"}, {header: "thr", right: true}},
+		notes:   []string{"1 ms off: the tokens from which a scheme saves at least 1 ms a token against f16; -: up to the longest context it does not."},
+	}
+	for _, r := range b.Rows {
+		if len(r.ModelMsAt) == 0 {
+			continue
+		}
+		cells := []cell{text(r.Scheme), count(int64(r.Threads))}
+		for i, at := range r.ModelMsAt {
+			if len(t.rows) == 0 {
+				t.columns = slices.Insert(t.columns, 2+i, column{header: strconv.FormatInt(at.Context>>10, 10) + "k", right: true})
+			}
+			cells = append(cells, number(at.Ms, 3))
+		}
+		if len(t.rows) == 0 {
+			t.columns = append(t.columns, column{header: "1 ms off", right: true})
+		}
+		saves := absent()
+		if r.SavesFrom > 0 {
+			saves = count(r.SavesFrom)
+		}
+		t.add(append(cells, saves)...)
+	}
+	if len(t.rows) == 0 {
+		return nil
+	}
+	return t
 }
 
 // isBaseline tells whether the others' speedups are against this row.

@@ -239,6 +239,39 @@ func TestBenchModels(t *testing.T) {
 	}
 }
 
+// TestBenchBreakEven holds the estimates over the context against their closed form
+// for 32 layers alike, whose bytes and time grow with the tokens.
+func TestBenchBreakEven(t *testing.T) {
+	got := benchRows(t, "--threads 1 --scheme f16,int8-token --model 8b --ctx 512")
+	f16, row := got.Rows[0], got.Rows[1]
+	if len(row.ModelMsAt) != 4 || f16.SavesFrom != 0 {
+		t.Fatalf("%+v, f16 saves from %d", row.ModelMsAt, f16.SavesFrom)
+	}
+	for i, context := range []int64{1 << 10, 4 << 10, 16 << 10, 64 << 10} {
+		at, want := row.ModelMsAt[i], 32*row.UsPerToken/1e3*float64(context)/512
+		if at.Context != context || math.Abs(at.Ms/want-1) > 1e-9 {
+			t.Errorf("%+v, want %v ms at %d", at, want, context)
+		}
+	}
+	// 32 layers and n tokens: n/512 * 32 * (difference of a layer) is 1 ms or more.
+	want := int64(math.Ceil(1e3 * 512 / 32 / (f16.UsPerToken - row.UsPerToken)))
+	if want < 1 || want > 131072 {
+		want = 0
+	}
+	if d := row.SavesFrom - want; d < -1 || d > 1 {
+		t.Errorf("saves 1 ms from %d tokens, want %d", row.SavesFrom, want)
+	}
+	var out strings.Builder
+	if err := benchReport(got, false).render(&out, formatTable, false); err != nil || !strings.Contains(out.String(), "64k  1 ms off") {
+		t.Errorf("%v, %s", err, out.String())
+	}
+	for line := range strings.Lines(out.String()) {
+		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > textWidth {
+			t.Errorf("wider than %d: %q", textWidth, line)
+		}
+	}
+}
+
 // TestBenchLevels holds that rows say which cache they measured, and that the run
 // does not claim another.
 func TestBenchLevels(t *testing.T) {
