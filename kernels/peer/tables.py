@@ -4,10 +4,11 @@
     kvq bench --time 300ms --format json -o avx512.json
     kvq bench --time 300ms --isa avx2 --format json -o avx2.json
     python3 kernels/peer/compare.py --kvq ./kvq > ggml.md
-    python3 kernels/peer/tables.py avx512.json avx2.json ggml.md
+    kvq bench --time 300ms --kernel encode --scheme int8-token,int4-token/64,int8-channel:int8-token --format json -o encode.json
+    python3 kernels/peer/tables.py avx512.json avx2.json ggml.md encode.json
 
 Prints the rows of each run and, between them, what is demanded beside what was measured.
-ggml.md may be left out. A demand on the share of the read bandwidth holds where two
+The last one or two files may be left out. A demand on the share of the read bandwidth holds where two
 threads read at most 36 GB/s: there both are on one core complex.
 """
 import json
@@ -22,6 +23,13 @@ CYCLES = {
     "avx2": {F16: 11, INT8: 17, MIXED: 23, INT4: 35},
 }
 GGML = {F16: 4, INT8: 8, "int8-token/64": 8, MIXED: 20, INT4: 18, GROUPED: 18}
+ENCODE = [
+    ("rows, int8-token", "int8-token", "encode", 0.70),
+    ("rows, int4-token/64", "int4-token/64", "encode", 0.75),
+    ("pages of V, int8-token", INT8, "encode-v", 0.60),
+    ("pages of K, int8-channel, both passes", INT8, "encode-k", 0.48),
+    ("pages of K, int8-channel, scales given", INT8, "encode-k-frozen", 0.48),
+]
 CAP, MOST_READ = 0.80, 36
 
 
@@ -36,6 +44,8 @@ def main():
     targets(runs)
     if len(sys.argv) > 3:
         beside(sys.argv[3])
+    if len(sys.argv) > 4:
+        encoding(sys.argv[4])
     print()
     rows(runs[1])
     for run in runs:
@@ -90,6 +100,15 @@ def beside(path):
                 ratios.setdefault(cells[1].strip(), []).append(float(cells[6]))
     for scheme, got in ratios.items():
         both(f"time against ggml, 1 / 2 threads: {scheme}", GGML[scheme], got)
+
+
+def encoding(path):
+    """The demands on encoding, with what two threads could read: they stand wherever that is."""
+    with open(path, encoding="utf-8") as f:
+        found = {(r["scheme"], r["kernel"]): r for r in json.load(f)["rows"] if r["threads"] == 2}
+    for what, scheme, kernel, least in ENCODE:
+        r = found[scheme, kernel]
+        line(f"encoding, share of the read bandwidth, 2 threads: {what}", f"≥ {least}", f"{mark(r['roofline'], least)}, of {r['read_gb_s']:.0f} GB/s")
 
 
 def both(what, least, got):
