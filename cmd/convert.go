@@ -74,6 +74,9 @@ func runConvert(ctx context.Context, o convertOptions, out *output) error {
 			f.Close() // read-only: nothing can be lost
 		}
 	}()
+	if err := out.spare(o.source.inputs(files)...); err != nil {
+		return err
+	}
 	var have []string
 	for _, f := range files {
 		for _, w := range f.Warnings {

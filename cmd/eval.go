@@ -100,6 +100,9 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 	if !(o.outlierRatio > 1) {
 		return usagef("--outlier-ratio %g: want more than 1", o.outlierRatio)
 	}
+	if err := out.spare(o.baseline, o.truth); err != nil {
+		return err
+	}
 	gate, err := newGate(o)
 	if err != nil {
 		return err

@@ -180,6 +180,44 @@ func TestOutputSparesInput(t *testing.T) {
 			t.Error(stderr)
 		}
 	}
+	// A gate must not replace what it is held against, nor convert its source.
+	truth, tensors := filepath.Join(dir, "truth.tsv"), filepath.Join(dir, "x.safetensors")
+	if err := os.WriteFile(truth, []byte("pair\tlogit_kl_mean\nint8\t0.1\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := run("convert", dump, "-o", tensors); code != exitOK {
+		t.Fatal(stderr)
+	}
+	linked := filepath.Join(dir, "linked.safetensors")
+	for link, target := range map[string]string{filepath.Join(dir, "base.link"): report, linked: tensors} {
+		if err := os.Symlink(target, link); err != nil {
+			t.Skip(err)
+		}
+	}
+	gate := []string{"eval", "--no-bench", "--dump", dump, "--scheme", "int4-token", "--format", "json"}
+	for _, c := range []struct {
+		kept string
+		args []string
+	}{
+		{report, append(gate[:len(gate):len(gate)], "--baseline", report, "-o", report)},
+		{report, append(gate[:len(gate):len(gate)], "--baseline", filepath.Join(dir, "base.link"), "-o", report)},
+		{report, append(gate[:len(gate):len(gate)], "--baseline", report, "-o", filepath.Join(dir, "base.link"))},
+		{truth, append(gate[:len(gate):len(gate)], "--truth", truth, "-o", truth)},
+		{tensors, []string{"convert", tensors, "--tokens", "0:4", "-o", tensors}},
+		{tensors, []string{"convert", linked, "--tokens", "0:4", "-o", tensors}},
+		{tensors, []string{"convert", dir, "--tokens", "0:4", "-o", linked}},
+	} {
+		before, err := os.ReadFile(c.kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, _, stderr := run(c.args...); code != exitUsage || !strings.Contains(stderr, "that is the input") {
+			t.Errorf("kvq %q: exit code %d, stderr %q", c.args, code, stderr)
+		}
+		if after, _ := os.ReadFile(c.kept); !bytes.Equal(after, before) {
+			t.Errorf("kvq %q replaced %s", c.args, c.kept)
+		}
+	}
 }
 
 // TestHelpFits: help keeps to the width of a terminal, save for commands to copy.

@@ -133,23 +133,50 @@ func proxyError(what string) error {
 	}
 }
 
+// notFinite reports whether a figure is absent from a row because what it
+// measures is no number, rather than because it belongs to the other side,
+// needs more data, or is the 0/0 of a tensor that is stored without error.
+func notFinite(r *Report, row *Row, name string) bool {
+	lost := func(mse *float64) bool { return mse == nil || *mse != 0 }
+	switch name {
+	case "k_mse", "k_nmse", "k_sqnr_db", "k_centered_nmse", "k_max_abs_error", "k_cosine":
+		return row.K != Exact && lost(row.KMSE) && fieldValue(row, name) == nil
+	case "v_mse", "v_nmse", "v_sqnr_db", "v_max_abs_error", "v_cosine":
+		return row.V != Exact && lost(row.VMSE) && fieldValue(row, name) == nil
+	case "output_nmse":
+		// Without an error of the weights or values it is 0/0: all values are 0.
+		return row.OutputNMSE == nil && (row.KLMean == nil && row.K != Exact || row.V != Exact && lost(row.VMSE))
+	case "residual_nmse", "residual_sum":
+		return row.ResidualNMSE == nil && row.KVHead == nil && slices.ContainsFunc(r.Rows, func(o Row) bool {
+			return o.Dump == row.Dump && o.Layer == row.Layer && o.ResidualNMSE != nil
+		})
+	}
+	// The rest of attention comes with the mean, save intervals, which need heads.
+	return attentionField(name) && row.K != Exact && row.KLMean == nil
+}
+
 // FailIf checks conditions on every row of r, or every summary. A check failed
-// where its condition holds; one whose figure is absent from a row says so.
-// Errors are *UsageError: a figure absent from every row, or an attention figure
-// of stand-in queries without allowProxy.
+// where its condition holds, and where its figure is not finite, of which no
+// bound holds; one whose figure is absent for another reason says so. Errors are
+// *UsageError: a figure absent from every row, or an attention figure of
+// stand-in queries without allowProxy.
 func FailIf(r *Report, conditions []Condition, allowProxy bool) ([]Check, error) {
 	var checks []Check
 	for _, c := range conditions {
 		found := false
-		add := func(row any, queries string, check Check) error {
+		add := func(row any, queries string, lost bool, check Check) error {
 			if attentionField(c.Field) && queries == Proxy && !allowProxy {
 				return proxyError(c.Text)
 			}
 			check.Check = c.Text
 			check.Value = fieldValue(row, c.Field)
-			if check.Value == nil {
+			switch {
+			case lost:
+				found, check.Failed, check.Value = true, true, nil
+				check.Note = fmt.Sprintf("%s is not finite: --fail-if %s cannot be ruled out", c.Field, c.Text)
+			case check.Value == nil:
 				check.Note = c.Field + " is absent"
-			} else {
+			default:
 				found = true
 				check.Failed = c.holds(*check.Value)
 			}
@@ -159,14 +186,17 @@ func FailIf(r *Report, conditions []Condition, allowProxy bool) ([]Check, error)
 		if c.summary {
 			for i := range r.Summary {
 				s := &r.Summary[i]
-				if err := add(s, s.Queries, Check{Scheme: s.Scheme}); err != nil {
+				lost := slices.ContainsFunc(r.Rows, func(row Row) bool {
+					return row.Scheme == s.Scheme && row.KVHead == nil && notFinite(r, &row, c.Field)
+				})
+				if err := add(s, s.Queries, lost, Check{Scheme: s.Scheme}); err != nil {
 					return nil, err
 				}
 			}
 		} else {
 			for i := range r.Rows {
 				row := &r.Rows[i]
-				if err := add(row, row.Queries, Check{Dump: row.Dump, Scheme: row.Scheme, Layer: &row.Layer, KVHead: row.KVHead}); err != nil {
+				if err := add(row, row.Queries, notFinite(r, row, c.Field), Check{Dump: row.Dump, Scheme: row.Scheme, Layer: &row.Layer, KVHead: row.KVHead}); err != nil {
 					return nil, err
 				}
 			}

@@ -85,6 +85,68 @@ func TestFailIf(t *testing.T) {
 	}
 }
 
+// TestFailIfNotFinite: a figure that is no number is as bad as any, and passes
+// no check. Figures of the other side and of an error of 0 do pass.
+func TestFailIfNotFinite(t *testing.T) {
+	report := func() *Report {
+		row := func(layer int, k, v string) Row {
+			return Row{Dump: "a.npy", Layer: layer, Scheme: k + ":" + v, K: k, V: v, Queries: Captured, KMSE: figure(0.1), VMSE: figure(0.1)}
+		}
+		r := &Report{Rows: []Row{row(0, "x", "x"), row(1, "x", "x"), row(0, Exact, "x"), row(0, "x", Exact)}}
+		for i := range r.Rows {
+			row := &r.Rows[i]
+			row.KLMean, row.KLP99, row.OutputNMSE = figure(0), figure(0), figure(0)
+			if row.K != Exact {
+				row.KNMSE, row.KSQNRdB = figure(0), figure(20)
+			}
+			if row.V != Exact {
+				row.VNMSE = figure(0)
+			}
+		}
+		r.Rows[0].ResidualNMSE = figure(0)
+		r.Rows[2].ResidualNMSE, r.Rows[3].ResidualNMSE = figure(0), figure(0)
+		r.Summary = []Summary{{Scheme: "x:x", K: "x", V: "x", Queries: Captured, Layers: 2, KLMean: figure(0), KLP99: figure(0)}}
+		return r
+	}
+	for _, c := range []struct {
+		check  string
+		change func(r *Report)
+		failed int
+	}{
+		{"kl_mean>1", func(*Report) {}, 0},
+		{"v_nmse>1", func(*Report) {}, 0},        // the row of keys alone has none
+		{"residual_nmse>1", func(*Report) {}, 0}, // layer 1 has no projection
+		{"kl_mean>1", func(r *Report) { r.Rows[1].KLMean, r.Rows[1].KLP99 = nil, nil }, 1},
+		{"kl_mean<1e9", func(r *Report) { r.Rows[0].KLMean = nil }, 4},
+		{"kl_p99>1", func(r *Report) { r.Rows[1].KLMean, r.Rows[1].KLP99 = nil, nil }, 1},
+		{"summary.kl_mean>1", func(r *Report) { r.Rows[1].KLMean, r.Summary[0].KLMean = nil, nil }, 1},
+		// The maximum over layers does not show that one has none.
+		{"summary.kl_p99>1", func(r *Report) { r.Rows[1].KLMean, r.Rows[1].KLP99 = nil, nil }, 1},
+		{"output_nmse>1", func(r *Report) { r.Rows[2].OutputNMSE = nil }, 1},
+		{"v_nmse>1", func(r *Report) { r.Rows[2].VNMSE = nil }, 1},
+		{"v_nmse>1", func(r *Report) { r.Rows[2].VNMSE, r.Rows[2].VMSE = nil, figure(0) }, 0},
+		{"k_sqnr_db<5", func(r *Report) { r.Rows[0].KSQNRdB, r.Rows[0].KMSE = nil, figure(0) }, 0},
+		{"residual_nmse>1", func(r *Report) { r.Rows[2].ResidualNMSE = nil }, 1},
+		{"kl_mean>1", func(r *Report) { r.Rows = r.Rows[:1]; r.Rows[0].KLMean = nil }, 1},
+	} {
+		r := report()
+		c.change(r)
+		checks, err := failIf(t, r, false, c.check)
+		failed := 0
+		for _, check := range checks {
+			if check.Failed {
+				failed++
+				if check.Value == nil && !strings.Contains(check.Note, "not finite") {
+					t.Errorf("%s: no reason in %+v", c.check, check)
+				}
+			}
+		}
+		if err != nil || failed != c.failed {
+			t.Errorf("%s: %d failed of %+v, %v, want %d", c.check, failed, checks, err, c.failed)
+		}
+	}
+}
+
 func TestCompareBaseline(t *testing.T) {
 	change := func(f func(r *Report)) *Report {
 		r := twoRows()
