@@ -21,7 +21,7 @@ writes keys, values and queries, as attention gets them, with the facts that
 attention needs:
 
   kvq capture hf -o hf.py
-  python hf.py --model ID_OR_DIR --text FILE --layers 0,12,last -o dump.safetensors
+  python hf.py --model ID_OR_DIR --text FILE --layers 0,12 -o dump.safetensors
   kvq eval --dump dump.safetensors`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)

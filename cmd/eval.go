@@ -44,10 +44,10 @@ pairs of both.
 
 Exit code 3 when a --fail-if or --baseline check does not hold.`,
 		Example: `  kvq eval --dump layer12.npy
-  kvq eval --dump captures/ --scheme int8-channel:int4-token/64 --fail-if 'kl_mean>0.01'
+  kvq eval --dump captures/ --scheme int8-channel:int4 --fail-if 'kl_mean>0.01'
   kvq eval --dump captures/ --format json -o base.json
   kvq eval --dump captures/ --baseline base.json --tolerance 2%
-  kvq eval --dump all-layers.safetensors --truth all-layers.safetensors.truth.tsv`,
+  kvq eval --dump all.safetensors --truth all.safetensors.truth.tsv`,
 		Args: noArgs("--dump"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s, formatHTML)
@@ -62,7 +62,7 @@ Exit code 3 when a --fail-if or --baseline check does not hold.`,
 	}
 	f := c.Flags()
 	addSourceFlags(f, &o.source)
-	f.StringVar(&o.set, "set", "", "run what an `ENGINE` can deploy, as llama.cpp or vllm, or all; what does not fit is left out")
+	f.StringVar(&o.set, "set", "", "run what an `ENGINE` can deploy, as llama.cpp or vllm, or all formats and recipes; what does not fit is left out")
 	f.StringSliceVar(&o.schemes, "scheme", nil, "`SCHEME` or K:V pair, 'exact' leaving a side alone; repeatable, or a list")
 	f.StringVar(&o.queries, "queries", strconv.Itoa(eval.DefaultQueries), "query positions per head: `N` or all")
 	o.cpu.add(f, s)
@@ -162,6 +162,7 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 	for _, w := range r.Warnings {
 		out.warn("%s", w)
 	}
+	o.view.engine = o.set
 	if err := out.report(evalReport(r, o.view)); err != nil {
 		return err
 	}

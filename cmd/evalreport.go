@@ -13,8 +13,9 @@ import (
 // evalView says which part of an eval report people want to see. Programs
 // (csv, tsv, json) always get all of it.
 type evalView struct {
-	wide     bool // every figure
-	perLayer bool // every layer, not only the worst
+	wide     bool   // every figure
+	perLayer bool   // every layer, not only the worst
+	engine   string // whose flags are asked for; of all where it runs nothing
 }
 
 // figureColumn is one figure of a row, for people and programs.
@@ -124,7 +125,7 @@ func evalReport(r *eval.Report, view evalView) report {
 	tables := append([]*table{dumpTable(r), outliers}, schemes...)
 	tables = append(tables, legend(r, schemes))
 	tables = append(tables, truthTables(r)...)
-	tables = append(tables, checkTable(r.Checks), recommendationTable(r))
+	tables = append(tables, checkTable(r.Checks), recommendationTable(r, view.engine))
 	tables = slices.DeleteFunc(tables, func(t *table) bool { return len(t.rows) == 0 && len(t.notes) == 0 })
 	return report{title: "kvq eval", tables: tables, data: rowData(r.Rows), json: r, plots: evalPlots(r)}
 }
@@ -611,16 +612,24 @@ func checkTable(checks []eval.Check) *table {
 	return t
 }
 
-// recommendationTable is the recommendation in words.
-func recommendationTable(r *eval.Report) *table {
+// recommendationTable is the recommendation in words, with the flags of engine where
+// it runs what is recommended, else of all that do.
+func recommendationTable(r *eval.Report, engine string) *table {
 	t := &table{}
 	if rec := r.Recommendation; rec != nil {
-		t.notes = append(t.notes, "recommended: "+rec.Scheme+": "+rec.Why)
+		verdict := "recommended: "
+		if rec.Alone {
+			verdict = ""
+		}
+		t.notes = append(t.notes, verdict+rec.Scheme+": "+rec.Why)
 		engines := make([]string, 0, len(rec.Flags))
 		for e := range rec.Flags {
 			engines = append(engines, e)
 		}
 		slices.Sort(engines)
+		if i := slices.IndexFunc(engines, func(e string) bool { return strings.EqualFold(e, engine) }); i >= 0 {
+			engines = engines[i : i+1]
+		}
 		if len(engines) == 0 && !strings.Contains(rec.Scheme, eval.Exact) {
 			t.notes = append(t.notes, "no engine of the registry runs it: --set ENGINE measures what one does")
 		}

@@ -165,6 +165,21 @@ func TestEvalSets(t *testing.T) {
 			t.Errorf("no %q in\n%s", part, out)
 		}
 	}
+	// An engine's set shows its flags alone; a scheme alone is judged, and has its flags.
+	for _, c := range []struct{ args, want, not string }{
+		{"--set sglang", "SGLang: --kv-cache-dtype", "vLLM:"},
+		{"--set lmdeploy", "LMDeploy: --backend pytorch", "vLLM:"},
+		{"--set quarot", "quarot: does not keep kl_mean ≤ 0.01", "recommended"},
+		{"--set quarot", "QuaRot: MultiLayerPagedKVCache4Bit", "recommended"},
+		{"--scheme e4m3-token", "vLLM: --kv-cache-dtype fp8_per_token_head", "recommended"},
+		{"--scheme e4m3-token", "e4m3-token: keeps kl_mean ≤ 0.01", "recommended"},
+		{"--scheme mlx8,mlx4", "MLX: --kv-bits 8", "nvfp4"},
+	} {
+		_, out, _ := run(append([]string{"eval", "--dump", dump, "--no-bench", "-q"}, strings.Fields(c.args)...)...)
+		if words := strings.Join(strings.Fields(out), " "); !strings.Contains(words, c.want) || strings.Contains(words, c.not) {
+			t.Errorf("%s: want %q and no %q:\n%s", c.args, c.want, c.not, out)
+		}
+	}
 	if code, out, stderr := run("eval", "--dump", dump, "--set", "all", "--no-bench", "-q"); code != exitOK || strings.Count(out, "\n") < 100 {
 		t.Errorf("all: %d, %s\n%s", code, stderr, out)
 	}

@@ -23,7 +23,7 @@ reads headers and facts only, unless --allow-nonfinite asks which tokens to
 leave out. Facts that the dump does not state are marked as assumed.`,
 		Example: `  kvq inspect layer12.npy
   kvq inspect captures/ --format json
-  kvq inspect cache.safetensors --name-k 'key_cache.{layer}' --name-v 'value_cache.{layer}'`,
+  kvq inspect cache.safetensors --name-k 'key.{layer}' --name-v 'value.{layer}'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			out, err := newOutput(c, s)

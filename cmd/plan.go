@@ -72,11 +72,11 @@ named by --scheme does not fit, or, without --scheme, when none does.
 --draft and --mtp add the cache of speculative decoding, --prefix stores what
 sessions have in common once, --sweep prices a range, and --plot draws it.`,
 		Example: `  kvq plan --model 8b --ctx 32k
-  kvq plan --model gpt-oss-20b --ctx 128k --memory 24GiB --weights auto --sessions 8
-  kvq plan --geometry '12xfull:8x64+64;12xsliding128:8x64+64' --ctx 32k --explain
+  kvq plan --model gpt-oss-20b --ctx 128k --memory 24GiB --weights auto
+  kvq plan --geometry '12xfull:8x64+64;12xsliding128:8x64+64' --ctx 32k
   kvq plan --layers 61 --mla-latent 512 --mla-rope 64 --ctx 32k --tp 8
-  kvq plan --model 70b --ctx 32k --device h100 --memory device --tp 4 --weights auto
-  kvq plan --model 8b --sweep ctx=4k..128k --memory 24GiB --weights auto --plot 8b.svg`,
+  kvq plan --model 70b --ctx 32k --device h100 --memory device --tp 4
+  kvq plan --model 8b --sweep ctx=4k..128k --memory 24GiB --plot 8b.svg`,
 		Args: noArgs("--model"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			out, err := newOutput(c, s)

@@ -49,6 +49,9 @@ and where kvq's arithmetic is not theirs.`,
 			if dim < 0 || c.Flags().Changed("dim") && dim == 0 {
 				return usagef("--dim %d: want at least 1", dim)
 			}
+			if c.Flags().Changed("tokens") && tokens == 0 {
+				return usagef("--tokens 0: want at least 1")
+			}
 			if len(args) == 0 {
 				r, err := listSchemes()
 				if err != nil {
@@ -179,6 +182,21 @@ func listSchemes() (report, error) {
 	}
 	recipes := result.Schemes[len(formats):]
 
+	var others []schemeJSON // that an engine takes for both sides
+	known, err := quantize.Set("all")
+	if err != nil {
+		return report{}, err
+	}
+	for _, name := range known {
+		pair, err := quantize.ParsePair(name)
+		if err != nil {
+			return report{}, err
+		}
+		if quantize.SideName(pair.K) == quantize.SideName(pair.V) {
+			others = append(others, newSchemeJSON(pair))
+		}
+	}
+
 	all := &table{columns: []column{{name: "name"}, {name: "definition"}, {name: "k"}, {name: "v"}, {name: "online"},
 		{name: "bits_d64"}, {name: "bits_d128"}, {name: "bits_d256"}, {name: "deployments"}, {name: "source"}, {name: "note"}}}
 	for _, e := range result.Schemes {
@@ -197,7 +215,7 @@ func listSchemes() (report, error) {
 	return report{data: all, json: result, tables: []*table{
 		bits, modifiers,
 		schemeTable("Recipes: pairs as engines ship them, and their bits at head width 128", "recipe", recipes, 128),
-		engineTable(formats, recipes),
+		engineTable(formats, recipes, others),
 	}}, nil
 }
 
@@ -219,7 +237,7 @@ func schemeTable(title, header string, entries []schemeJSON, dims ...int) *table
 
 // engineTable lists what each engine runs under which flags: by the name of its recipe
 // where it has one.
-func engineTable(formats, recipes []schemeJSON) *table {
+func engineTable(formats, recipes, others []schemeJSON) *table {
 	const width = 48 // of flags, beside the longest engine and scheme
 	t := &table{title: "Which engine runs what", columns: []column{{header: "engine"}, {header: "scheme"}, {header: "flags"}},
 		notes: []string{"'kvq schemes NAME' shows what else an engine needs, and where its arithmetic is not kvq's"}}
@@ -244,6 +262,11 @@ func engineTable(formats, recipes []schemeJSON) *table {
 		}
 	}
 	for _, e := range formats {
+		for _, d := range e.Deployments {
+			add(e, d)
+		}
+	}
+	for _, e := range others {
 		for _, d := range e.Deployments {
 			add(e, d)
 		}
@@ -368,7 +391,7 @@ func explainScheme(name string, tokens, dim int) (report, error) {
 		if e.Sizes, err = headSizes(pair, e.K == "", tokens, dim); err != nil {
 			return report{}, err
 		}
-		t := &table{title: fmt.Sprintf("One head of %s tokens, %d channels", grouped(int64(tokens)), dim),
+		t := &table{title: fmt.Sprintf("One head of %s, %s", plural(int64(tokens), "token"), plural(int64(dim), "channel")),
 			columns: []column{{header: "side"}, {header: "data B", right: true}, {header: "metadata B", right: true}, {header: "bits", right: true}}}
 		for _, s := range e.Sizes {
 			t.add(text(s.Side), count(s.Data), count(s.Metadata), number(s.Bits, 6))

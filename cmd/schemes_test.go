@@ -56,6 +56,68 @@ func TestSchemesList(t *testing.T) {
 	}
 }
 
+// TestSchemesEngines: the table of engines has a row for whatever --set runs, and a
+// scheme cites no engine that does not run it.
+func TestSchemesEngines(t *testing.T) {
+	_, table, _ := run("schemes")
+	_, table, _ = strings.Cut(table, "Which engine runs what")
+	for _, row := range [][]string{{"vLLM", "int8-token@f32"}, {"vLLM", "e4m3-token"}, {"vLLM", "e4m3-head"}, {"ExLlamaV3", "cubic4+hadamard32"}} {
+		found := false
+		for line := range strings.Lines(table) {
+			fields := strings.Fields(line)
+			found = found || len(fields) > 1 && fields[0] == row[0] && fields[1] == row[1]
+		}
+		if !found {
+			t.Errorf("no row of %q", row)
+		}
+	}
+	for _, name := range []string{"e4m3-token", "e4m3-head", "e4m3-raw", "e5m2"} {
+		if _, out, _ := run("schemes", name); !strings.Contains(out, "source: OCP") || strings.Contains(out, "TensorRT") {
+			t.Errorf("%s:\n%s", name, out)
+		}
+	}
+	if _, out, _ := run("schemes", "trt-fp8"); !strings.Contains(out, "source: TensorRT-LLM") {
+		t.Errorf("trt-fp8:\n%s", out)
+	}
+}
+
+// TestSchemesExplanationFits: what explains a scheme keeps to the width of a terminal,
+// whatever it is made of, and says each thing once.
+func TestSchemesExplanationFits(t *testing.T) {
+	names, err := quantize.Set("all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, codec := range []string{"int4-asym", "int8-zp", "nf4", "nuq4", "e4m3"} {
+		for _, share := range []string{"-head", "-token", "-token/32", "-channel", "-channel/32", "-channel/128"} {
+			names = append(names, codec+share+"+center+hadamard+sink4+recent128+outlier0.5%")
+		}
+	}
+	names = append(names, "int4-asym-channel/32+center+hadamard+sink4+recent128+outlier0.5%+clip")
+	for _, name := range names {
+		for _, more := range [][]string{nil, {"--dim", "64", "--tokens", "131072"}, {"--dim", "1024"}} {
+			_, out, stderr := run(append([]string{"schemes", name}, more...)...)
+			if out == "" && stderr == "" {
+				t.Errorf("%s %v: nothing", name, more)
+			}
+			for line := range strings.Lines(out) {
+				if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > textWidth {
+					t.Errorf("%s %v: a line of %d: %s", name, more, n, line)
+				}
+			}
+			if words := strings.Join(strings.Fields(out), " "); strings.Contains(words, "window rows in place; window rows in place") {
+				t.Errorf("%s: says it twice:\n%s", name, out)
+			}
+		}
+	}
+	if code, _, stderr := run("schemes", "kivi2", "--tokens", "0"); code != exitUsage || !strings.Contains(stderr, "--tokens 0: want at least 1") {
+		t.Errorf("no tokens: %d, %s", code, stderr)
+	}
+	if _, out, _ := run("schemes", "q4_0", "--tokens", "1"); !strings.Contains(out, "One head of 1 token, 128 channels") {
+		t.Errorf("one token:\n%s", out)
+	}
+}
+
 func TestSchemesExplains(t *testing.T) {
 	for name, want := range map[string][]string{
 		"kivi2 --tokens 1000 --dim 128":      {"bits at d=128", "both  115,968      28,288  4.50800", "note: KIVI computes in half precision", "source: jy-yuan/KIVI"},

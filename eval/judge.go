@@ -187,7 +187,8 @@ func (t *table) recommend(rows []Summary) *Recommendation {
 // recommend picks the scheme to try first: of the pairs, or where none was run
 // of the keys alone, the one of the fewest bits that stays within the limits,
 // one that can be built while decoding before any other; where none does, the
-// one that comes closest. nil where there is no choice. refused names the
+// one that comes closest. Of one row alone it
+// is a verdict; nil where there is no choice. refused names the
 // schemes that could not be considered, with what they lack.
 func recommend(rows []Summary) (r *Recommendation, refused []string) {
 	for _, kind := range []string{"pairs", "keys", "values"} {
@@ -201,7 +202,63 @@ func recommend(rows []Summary) (r *Recommendation, refused []string) {
 			return recommendOf(all, kind)
 		}
 	}
+	if len(rows) == 1 {
+		return verdict(&rows[0])
+	}
 	return nil, nil
+}
+
+// verdict says of the only scheme whether it keeps the limits; nil for one of 16 bits.
+func verdict(s *Summary) (r *Recommendation, refused []string) {
+	kind := kindOf(s.K, s.V)
+	all, refused := choices([]*Summary{s}, kind)
+	if len(all) == 0 {
+		return nil, refused
+	}
+	limit, have := all[0].figures(kind)
+	why := "keeps "
+	if all[0].worst > 1 {
+		why = "does not keep "
+	}
+	why += fmt.Sprintf("%s: %s at %.3g bits per element", limit, have, s.BitsPerElement) + s.scope(kind)
+	if !s.Online {
+		why += "; it cannot be built while decoding: its scales need the whole context"
+	}
+	return &Recommendation{Scheme: s.Scheme, Why: why + s.proxyNote(), Alone: true}, nil
+}
+
+// figures are the limits of what decides, and what s has of it.
+func (s *Summary) figures(kind string) (limit, have string) {
+	names, costs, limits := s.costs(kind)
+	var most, is []string
+	for i := range names {
+		most = append(most, fmt.Sprintf("%s ≤ %g", names[i], limits[i]))
+		is = append(is, fmt.Sprintf("%s %.2g", names[i], *costs[i]))
+	}
+	return strings.Join(most, " and "), strings.Join(is, ", ")
+}
+
+// scope says over what the figures of a summary are, where that is not a pair on one layer.
+func (s *Summary) scope(kind string) string {
+	scope := ""
+	if s.Layers > 1 {
+		scope = fmt.Sprintf(", mean over %d layers", s.Layers)
+	}
+	switch kind {
+	case "keys":
+		scope += "; keys alone, values exact"
+	case "values":
+		scope += "; values alone, keys exact"
+	}
+	return scope
+}
+
+// proxyNote says what a judgement without queries rests on.
+func (s *Summary) proxyNote() string {
+	if s.Queries != Proxy {
+		return ""
+	}
+	return "; judged by tensor errors, because the dump has no queries: keys standing in for them mislead (capture q to rank by attention)"
 }
 
 // costs returns the figures that decide, by name, the one to rank by last.
@@ -297,25 +354,12 @@ func recommendOf(rows []*Summary, kind string) (r *Recommendation, refused []str
 	if pick == nil {
 		pick, why = &closest, "nothing below 16 bits keeps "
 	}
-	names, costs, limits := pick.costs(kind)
-	var limit, have []string
-	for i := range names {
-		limit = append(limit, fmt.Sprintf("%s ≤ %g", names[i], limits[i]))
-		have = append(have, fmt.Sprintf("%s %.2g", names[i], *costs[i]))
-	}
-	why += strings.Join(limit, " and ")
+	limit, have := pick.figures(kind)
+	why += limit
 	if lean == nil {
 		why += "; this comes closest"
 	}
-	why += fmt.Sprintf(": %s at %.3g bits per element", strings.Join(have, ", "), pick.BitsPerElement)
-	if pick.Layers > 1 {
-		why += fmt.Sprintf(", mean over %d layers", pick.Layers)
-	}
-	if kind == "keys" {
-		why += "; keys alone, values exact"
-	} else if kind == "values" {
-		why += "; values alone, keys exact"
-	}
+	why += fmt.Sprintf(": %s at %.3g bits per element", have, pick.BitsPerElement) + pick.scope(kind)
 	switch {
 	case !pick.Online && lean != nil:
 		why += "; no scheme that can be built while decoding does: its scales need the whole context"
@@ -327,10 +371,7 @@ func recommendOf(rows []*Summary, kind string) (r *Recommendation, refused []str
 			why += ": try " + with
 		}
 	}
-	if pick.Queries == Proxy {
-		why += "; ranked by tensor errors, because the dump has no queries: keys standing in for them mislead (capture q to rank by attention)"
-	}
-	return &Recommendation{Scheme: pick.Scheme, Why: why}, refused
+	return &Recommendation{Scheme: pick.Scheme, Why: why + pick.proxyNote()}, refused
 }
 
 // withRecent is the pair with a window of recent tokens on each side that needs

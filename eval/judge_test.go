@@ -79,7 +79,10 @@ func TestRecommend(t *testing.T) {
 		"stand-in queries: by tensor errors": {[]Summary{
 			proxy(summaryOf("a", "a", 8, 0, 0, true), 0.001, 0.001), proxy(summaryOf("b", "b", 4, 0, 0, true), 0.5, 0.5),
 		}, "a:a", "tensor errors", ""},
-		"no choice": {[]Summary{summaryOf("a", "a", 8, 0, 0, true)}, "", "", ""},
+		"one alone within limits": {[]Summary{summaryOf("a", "a", 8, 0.001, 0.01, true)}, "a:a", "keeps kl_mean ≤ 0.01 and output_nmse ≤ 0.01: kl_mean 0.001, output_nmse 0.01 at 8 bits", ""},
+		"one alone beyond one":    {[]Summary{summaryOf("a", Exact, 8, 0.011, 0, false)}, "a:exact", "does not keep kl_mean ≤ 0.01: kl_mean 0.011 at 8 bits per element; keys alone, values exact; it cannot", ""},
+		"one alone, unknown":      {[]Summary{without(summaryOf("a", "a", 8, 0, 0, true))}, "", "", "a:a (no output_nmse)"},
+		"no choice":               {[]Summary{summaryOf("a", "a", 8, 0, 0, true), summaryOf("a", Exact, 8, 0, 0, true)}, "", "", ""},
 		"what attention returns is not known": {[]Summary{
 			without(summaryOf("a", Exact, 4, 0.001, 0, true)), summaryOf("b", Exact, 6, 0.001, 0.001, true),
 		}, "b:exact", "fewest bits", "a:exact (no output_nmse)"},

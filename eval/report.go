@@ -162,10 +162,11 @@ type Outliers struct {
 	Kurtosis        *float64 `json:"kurtosis,omitempty"`
 }
 
-// A Recommendation is what the figures suggest.
+// A Recommendation is what the figures suggest, or of one scheme alone what they say.
 type Recommendation struct {
 	Scheme string            `json:"scheme"`
 	Why    string            `json:"why"`
+	Alone  bool              `json:"alone,omitempty"` // nothing else was measured: a verdict, no choice
 	Flags  map[string]string `json:"flags,omitempty"` // engine → its flags
 	Needs  map[string]string `json:"needs,omitempty"` // engine → what else it needs
 }

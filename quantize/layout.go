@@ -60,7 +60,7 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 		}
 	}
 	if f.learned {
-		part(strconv.FormatInt(s.codebookBytes(), 10), "codebook", "f16", "values of the codes, with head 0 only")
+		part(strconv.FormatInt(s.codebookBytes(), 10), "codebook", "f16", "values, with head 0 only")
 	}
 	if f.Class == Block && f.block.tensor {
 		part("4", "tensor scale", "f32", "with head 0 only")
@@ -74,7 +74,7 @@ func (s *Scheme) Layouts(dim int) ([]Layout, error) {
 	if s.has(Outlier) {
 		part("n·2", "outliers", "f16", "row by row, channels ascending")
 		part("n·2", "outlier channels", "u16", "in the order of the outliers")
-		part(rows+"·4", "outlier ends", "u32", "outliers up to the end of each row")
+		part(rows+"·4", "outlier ends", "u32", "outliers up to each row's end")
 	}
 	head.Fields = parts
 	layouts := []Layout{head}
@@ -135,18 +135,21 @@ func (s *Scheme) scaleCount(rows string, dim int) string {
 func (s *Scheme) scaleOrder() string {
 	switch {
 	case s.Share == PerTensor:
-		return "one for the tensor, with head 0 only"
+		return "one, with head 0 only"
 	case s.Share == PerHead:
 		return "one for the head"
 	case s.Share == PerToken && s.Group > 0:
-		return "token by token, groups of channels in order"
+		return "by token, then group of channels"
 	case s.Share == PerToken:
 		return "one a token"
 	case s.Group > 0:
-		return "group by group of tokens, channels in order"
+		return "by group of tokens, then channel"
 	}
 	return "one a channel"
 }
+
+// windowInPlace is what a window adds to a formula.
+const windowInPlace = "; window rows in place"
 
 // formula says how a stored code becomes a value.
 func (s *Scheme) formula() string {
@@ -187,7 +190,9 @@ func (s *Scheme) formula() string {
 		case Outlier:
 			text += "; outliers in place"
 		case Sink, Recent:
-			text += "; window rows in place"
+			if !strings.Contains(text, windowInPlace) { // once for both
+				text += windowInPlace
+			}
 		}
 	}
 	return text

@@ -444,6 +444,8 @@ func TestModifierErrors(t *testing.T) {
 	for name, want := range map[string]string{
 		"int4+center+prerope":        "+prerope undoes the rotation",
 		"int4+outlier1%+hadamard":    "+hadamard would change it afterwards",
+		"int4+outlier1%+recent128":   "the rows of +recent are not coded",
+		"int4+tails1%+sink4":         "the rows of +sink are not coded",
 		"int4+clip+center":           "nothing can come after it",
 		"f16+outlier1%":              "f16 has no scale",
 		"e4m3-raw+clip":              "e4m3-raw has no scale",

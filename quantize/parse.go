@@ -262,6 +262,9 @@ func (p parser) combine(s *Scheme, m Modifier) error {
 		return p.fail("put +prerope first", "+prerope undoes the rotation of positions, which holds for keys as they are and not after +%s", s.Modifiers[0])
 	case s.has(Clip):
 		return p.fail("put +clip last", "+clip chooses the range of what is encoded: nothing can come after it")
+	case s.has(Outlier) && (m.Kind == Sink || m.Kind == Recent):
+		outlier := "+" + s.modifier(Outlier).name()
+		return p.fail("put "+outlier+" behind "+name, "%s keeps outliers of coded rows, and the rows of %s are not coded: it has to say first which they are", outlier, name)
 	case s.has(Outlier) && m.Kind != Clip:
 		outlier := "+" + s.modifier(Outlier).name()
 		return p.fail("put "+outlier+" behind "+name, "%s takes the outliers of what is encoded: %s would change it afterwards", outlier, name)

@@ -151,7 +151,9 @@ const (
 	noteTurboPaper = "The paper's random rotation is here the Walsh–Hadamard transform. No engine ships exactly this; vllm-tq-… is what vLLM does."
 )
 
-// sources are where the definitions of Block and Codebook formats were read, by the
+const sourceOFP8 = "OCP 8-bit floating point specification (OFP8) 1.0"
+
+// sources are where the definitions of Block, Codebook and 8-bit float formats were read, by the
 // names of formats or what these begin with.
 var sources = []struct{ formats, source string }{
 	{"q8_0-cpu", "ggml d99724f, src/ggml-cpu"}, {"iq4_nl-cpu", "ggml d99724f, src/ggml-cpu"},
@@ -161,6 +163,7 @@ var sources = []struct{ formats, source string }{
 	{"q8_0", "ggml d99724f, src/ggml-quants.c"}, {"q5_", "ggml d99724f, src/ggml-quants.c"}, {"q4_", "ggml d99724f, src/ggml-quants.c"},
 	{"iq4_nl", "ggml d99724f, src/ggml-quants.c"},
 	{"mxfp4", "ggml d99724f, src/ggml-quants.c"}, {"nvfp4", "ggml d99724f, src/ggml-quants.c"},
+	{"e4m3", sourceOFP8}, {"e5m2", sourceOFP8},
 	{"nf4", "QLoRA, arXiv 2305.14314; bitsandbytes"}, {"nuq", "SqueezeAILab/KVQuant 57a2383, simquant_module_quantizer.py"},
 	{"mlx", "mlx 0e18bb0, mlx/backend/cpu/quantized.cpp; mlx-lm 0.32.2, models/cache.py"},
 	{"cubic", "exllamav3 7f90512, exllamav3_ext/cache/lmq.cuh"}, {"mid", "exllamav3 80fd9ee, exllamav3_ext/cache/q_cache_kernels.cuh"},
@@ -353,7 +356,7 @@ var pairFlags = []struct{ engine, flags, side, note string }{
 	{"MLX", "--kv-bits 6 --quantized-kv-start 0", "mlx6", noteMLX},
 }
 
-const noteMLX = "starts at token 5,000 unless told otherwise; mlx-lm has no mxfp4, mxfp8 or nvfp4 cache"
+const noteMLX = "without --quantized-kv-start it starts at token 5,000"
 
 // Deployments lists the engines that run a pair as it is defined here, but for what
 // the notes of their recipes say. A recipe's own engine comes first.
