@@ -126,7 +126,7 @@ func openNPY(path string) (*array, *blob, error) {
 func openFile(path string) (*os.File, int64, error) {
 	st, err := os.Stat(path) // before Open, which would wait for a pipe's writer
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, brokenLink(path, err)
 	}
 	if !st.Mode().IsRegular() {
 		return nil, 0, fmt.Errorf("%s: not a regular file", path)

@@ -366,10 +366,10 @@ func listInto[T int | float64](dst *[]T, what string) reader {
 // readFactFile reads a facts file if it exists.
 func readFactFile(path string) (*FactFile, []string, error) {
 	st, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
 	if err != nil {
+		if err = brokenLink(path, err); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, nil
+		}
 		return nil, nil, err
 	}
 	if !st.Mode().IsRegular() {

@@ -97,11 +97,16 @@ func Open(path string, o Options) (*File, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	paths, many, err := expand(path)
+	paths, skipped, many, err := expand(path)
 	if err != nil {
 		return nil, err
 	}
-	return open(path, o, func(op *opener) error { return op.paths(paths, many) })
+	return open(path, o, func(op *opener) error {
+		for _, p := range skipped {
+			op.file.warn("%s: not a regular file: skipped", p)
+		}
+		return op.paths(paths, many)
+	})
 }
 
 // OpenParts opens one layer whose K, V and, unless empty, Q are npy files of
@@ -143,45 +148,68 @@ func extension(path string) string {
 	return ""
 }
 
-// expand lists the dump files that a path stands for; many says that they were
-// found rather than named.
-func expand(path string) (paths []string, many bool, err error) {
+// expand lists the dump files that a path stands for, and what is named as one
+// but is a folder, a pipe or the like; many says that they were found rather
+// than named.
+func expand(path string) (paths, skipped []string, many bool, err error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		matches, globErr := filepath.Glob(path)
 		if !strings.ContainsAny(path, "*?[") || globErr != nil {
-			return nil, false, err
+			return nil, nil, false, brokenLink(path, err)
 		}
 		if len(matches) == 0 {
-			return nil, false, fmt.Errorf("%s: no file matches", path)
+			return nil, nil, false, fmt.Errorf("%s: no file matches", path)
 		}
 		for _, m := range matches {
-			inner, dir, err := expand(m)
+			inner, left, dir, err := expand(m)
 			if err != nil {
-				return nil, false, err
+				return nil, nil, false, err
 			}
 			if dir || extension(m) != "" {
-				paths = append(paths, inner...)
+				paths, skipped = append(paths, inner...), append(skipped, left...)
 			}
 		}
 	} else if st.IsDir() {
 		entries, err := os.ReadDir(path)
 		if err != nil {
-			return nil, false, err
+			return nil, nil, false, err
 		}
 		for _, e := range entries {
 			p := filepath.Join(path, e.Name())
-			if st, err := os.Stat(p); extension(p) != "" && err == nil && st.Mode().IsRegular() {
+			if extension(p) == "" {
+				continue
+			}
+			st, err := os.Stat(p)
+			switch {
+			case err != nil:
+				return nil, nil, false, brokenLink(p, err)
+			case st.Mode().IsRegular():
 				paths = append(paths, p)
+			default:
+				skipped = append(skipped, p)
 			}
 		}
 	} else {
-		return []string{path}, false, nil
+		return []string{path}, nil, false, nil
 	}
 	if len(paths) == 0 {
-		return nil, false, (&FormatError{Path: path, Offset: -1, Msg: "no dump in it: want .npy, .npz, .safetensors or .pt files", kind: errNoLayer})
+		msg := "no dump in it: want .npy, .npz, .safetensors or .pt files"
+		if len(skipped) > 0 {
+			msg += "; " + filepath.Base(skipped[0]) + " is not a regular file"
+		}
+		return nil, nil, false, &FormatError{Path: path, Offset: -1, Msg: msg, kind: errNoLayer}
 	}
-	return paths, true, nil
+	return paths, skipped, true, nil
+}
+
+// brokenLink returns err, which came of following path, or, where path is a
+// link, says so: the name is there, and its target is not.
+func brokenLink(path string, err error) error {
+	if st, statErr := os.Lstat(path); statErr == nil && st.Mode()&os.ModeSymlink != 0 {
+		return formatErrorf(path, -1, "a link that leads nowhere")
+	}
+	return err
 }
 
 // npySet is the npy files of one layer: either a single array that holds K, V
@@ -326,7 +354,7 @@ func (s *npySet) companions() {
 	ext := filepath.Ext(s.base)
 	for role, part := range roles {
 		p := strings.TrimSuffix(s.base, ext) + "." + role + ext
-		if _, err := os.Stat(p); err == nil && part != K && part != V && s.path[part] == "" {
+		if _, err := os.Lstat(p); err == nil && part != K && part != V && s.path[part] == "" {
 			s.path[part] = p
 		}
 	}

@@ -402,6 +402,48 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
+// What a directory names as a dump and cannot be opened is never passed over.
+func TestUnopenableEntries(t *testing.T) {
+	two := npyFile(1, "<f4", "False", "(2, 1, 2, 3)", make([]byte, 48))
+	for name, target := range map[string]string{
+		"layer1.npy": "gone.npy", "layer2.safetensors": "layer2.safetensors", "layer0.q.npy": "gone", // the second a loop
+		"kvq.json": "gone.json", "layer0.kvq.json": "gone.json",
+	} {
+		dir := write(t, "layer0.npy", two)
+		entry := filepath.Join(dir, name)
+		if err := os.Symlink(target, entry); err != nil {
+			t.Skip("no links here: ", err)
+		}
+		paths := []string{dir, filepath.Join(dir, "*.*"), entry}
+		if name == "kvq.json" || strings.HasPrefix(name, "layer0.") {
+			paths = []string{dir, filepath.Join(dir, "layer0.npy")}
+		}
+		for _, path := range paths {
+			f, err := Open(path, Options{})
+			if err == nil {
+				f.Close()
+			}
+			if !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), entry+": a link that leads nowhere") {
+				t.Errorf("%s with the link %s: %v", path, name, err)
+			}
+		}
+	}
+	dir := write(t, "layer0.npy", two)
+	folder := filepath.Join(dir, "layer1.safetensors")
+	if err := os.Mkdir(folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if f := mustOpen(t, dir, Options{}); len(f.Layers) != 1 || !slices.Contains(f.Warnings, folder+": not a regular file: skipped") {
+		t.Errorf("layers %v, warnings %q", f.Layers, f.Warnings)
+	}
+	if err := os.Remove(filepath.Join(dir, "layer0.npy")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), "layer1.safetensors is not a regular file") {
+		t.Errorf("a folder alone: %v", err)
+	}
+}
+
 // A layer that is named twice, in whatever way, is one layer.
 func TestDistinct(t *testing.T) {
 	two := npyFile(1, "<f4", "False", "(2, 1, 2, 3)", make([]byte, 48))
