@@ -150,6 +150,9 @@ func runEval(ctx context.Context, o evalOptions, out *output) error {
 		return err
 	}
 	r.Warnings = append(src.warnings, r.Warnings...)
+	if r.Warnings == nil {
+		r.Warnings = []string{} // the list is empty, not unknown
+	}
 	if truth != nil {
 		if err := compareTruth(r, truth, o.schemes); err != nil {
 			return err

@@ -180,6 +180,9 @@ func TestOutputSparesInput(t *testing.T) {
 			t.Error(stderr)
 		}
 	}
+	if text, _ := os.ReadFile(report); !strings.Contains(string(text), `"warnings": []`) {
+		t.Errorf("%s: want an empty list of warnings", text)
+	}
 	// A gate must not replace what it is held against, nor convert its source.
 	truth, tensors := filepath.Join(dir, "truth.tsv"), filepath.Join(dir, "x.safetensors")
 	if err := os.WriteFile(truth, []byte("pair\tlogit_kl_mean\nint8\t0.1\n"), 0o666); err != nil {

@@ -3,7 +3,9 @@
 package cmd
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -36,6 +38,39 @@ func TestInterrupt(t *testing.T) {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+// TestSignals holds that what asks a process to end leaves no file behind.
+func TestSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if signal.Ignored(sig) {
+			continue
+		}
+		dir := t.TempDir()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		// Of 8 TiB: it does not end by itself.
+		c := exec.CommandContext(ctx, "kvq", "synth", "-o", filepath.Join(dir, "x.safetensors"), "--tokens", "1g", "--kv-heads", "16", "--query-heads", "0")
+		var stderr strings.Builder
+		c.Stderr = &stderr
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for range 200 {
+			if entries, _ := os.ReadDir(dir); len(entries) > 0 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err := c.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait() // its state says more
+		entries, _ := os.ReadDir(dir)
+		if code := c.ProcessState.ExitCode(); code != exitFailure || len(entries) > 0 || stderr.String() != "kvq: interrupted\n" {
+			t.Errorf("%v: exit code %d (%v), left %v, stderr %q", sig, code, c.ProcessState, entries, stderr.String())
 		}
 	}
 }

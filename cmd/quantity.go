@@ -118,7 +118,11 @@ func number(x float64, digits int) cell { return cell{significant(x, digits), ex
 
 // fixed is a real number, shown with the given digits after the point.
 func fixed(x float64, decimals int) cell {
-	return cell{strconv.FormatFloat(x, 'f', decimals, 64), exact(x)}
+	s := strconv.FormatFloat(x, 'f', decimals, 64)
+	if strings.Trim(s, "-0.") == "" {
+		s = strings.TrimPrefix(s, "-")
+	}
+	return cell{s, exact(x)}
 }
 
 // size is an amount of memory, exact in bytes for programs.

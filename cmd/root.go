@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -42,9 +43,15 @@ func System() Streams {
 
 // Main runs kvq with the arguments after the program's name and returns its exit code.
 func Main(args []string, s Streams) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	// What asks a process to end must leave no temporary file behind. One that
+	// the parent ignores, as nohup does, stays ignored.
+	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	ctx, stop := context.WithCancel(context.Background())
+	if len(signals) > 0 { // NotifyContext takes none for all
+		ctx, stop = signal.NotifyContext(ctx, signals...)
+	}
 	defer stop()
-	// A second interrupt ends the process at once, whatever it is doing.
+	// A second signal ends the process at once, whatever it is doing.
 	context.AfterFunc(ctx, stop)
 
 	root := newRoot(s)

@@ -3,6 +3,7 @@ package eval
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -144,6 +145,13 @@ func TestFailIfNotFinite(t *testing.T) {
 		if err != nil || failed != c.failed {
 			t.Errorf("%s: %d failed of %+v, %v, want %d", c.check, failed, checks, err, c.failed)
 		}
+	}
+}
+
+// A decibel figure of an error as large as its tensor is 0, without a sign.
+func TestFigureOfZero(t *testing.T) {
+	if x := figure(-10 * math.Log10(1)); x == nil || math.Signbit(*x) {
+		t.Errorf("%v, want 0", x)
 	}
 }
 

@@ -65,7 +65,7 @@ type Decode struct {
 	UsPerToken   float64 // time of one new token over the whole cache of the layer
 	GBps         float64 // encoded bytes read ÷ that time
 	Roofline     float64 // GBps ÷ read bandwidth
-	SpeedupVsF16 float64 // time of the f16 kernel ÷ time
+	SpeedupVsF16 float64 // time of the f16 kernel ÷ time; 0: f16 could not be measured
 	Kernel       string  // path that ran: fused-avx512, fused-avx2, fused-neon, generic; NoKernel: none, and no figures
 }
 

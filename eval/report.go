@@ -186,8 +186,11 @@ type Check struct {
 
 // figure is x, or nil where x is not a number that a report can hold.
 func figure(x float64) *float64 {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
+	switch {
+	case math.IsNaN(x), math.IsInf(x, 0):
 		return nil
+	case x == 0:
+		x = 0 // not -0
 	}
 	return &x
 }

@@ -260,6 +260,19 @@ func TestProgressAndBench(t *testing.T) {
 	}
 }
 
+// TestBenchWithoutF16: what cannot be compared with f16 has no speedup, not one of 0.
+func TestBenchWithoutF16(t *testing.T) {
+	r := runOn(t, newTestLayer(referenceShapes[0], 9), Options{
+		Schemes: []string{"int8-token"},
+		Bench: func(context.Context, *Layer, []string) (BenchResult, error) {
+			return BenchResult{Rows: []*Decode{{UsPerToken: 5, GBps: 10, Roofline: 0.5, Kernel: "generic"}}}, nil
+		},
+	})
+	if row := rowOf(t, r, "int8-token"); row.DecodeGBps == nil || row.DecodeSpeedupVsF16 != nil {
+		t.Errorf("row %+v", row)
+	}
+}
+
 // TestBlocks demands the same figures when queries are taken in small blocks.
 func TestBlocks(t *testing.T) {
 	for _, shape := range []shapeOf{referenceShapes[0], referenceShapes[8], referenceShapes[18]} {

@@ -167,7 +167,10 @@ func (t *table) bench(ctx context.Context, l *Layer, rows []Row) error {
 			continue
 		}
 		r.DecodeGBps, r.DecodeUsPerToken = figure(d.GBps), figure(d.UsPerToken)
-		r.DecodeRoofline, r.DecodeSpeedupVsF16 = figure(d.Roofline), figure(d.SpeedupVsF16)
+		r.DecodeRoofline = figure(d.Roofline)
+		if d.SpeedupVsF16 > 0 {
+			r.DecodeSpeedupVsF16 = figure(d.SpeedupVsF16)
+		}
 	}
 	return nil
 }
