@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,9 @@ func runEncode(ctx context.Context, o encodeOptions, out *output) error {
 		if pair.K == nil || pair.V == nil {
 			return usagef("--scheme %s: a side left exact has no bytes", name)
 		}
-		pairs = append(pairs, pair)
+		if !slices.ContainsFunc(pairs, func(p quantize.Pair) bool { return p.Name() == pair.Name() }) {
+			pairs = append(pairs, pair)
+		}
 	}
 	var dtype dumps.DType
 	if o.dtype != "" {
@@ -114,15 +117,14 @@ func runEncode(ctx context.Context, o encodeOptions, out *output) error {
 		return err
 	}
 	defer x.Close() // read-only: nothing can be lost
-	if err := os.MkdirAll(out.path, 0o777); err != nil {
+	files := fileSet{dir: out.path}
+	defer files.discard()
+	if err := files.makeDir(); err != nil {
 		return err
 	}
 	result := encodedFiles{Schema: "kvq.encode/1", Version: versionOf()}
 	for _, pair := range pairs {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		file, err := encodeFile(pair, x, out.path)
+		file, err := encodeFile(ctx, pair, x, &files)
 		var misfit *quantize.SchemeError
 		if errors.As(err, &misfit) { // it is not about a file
 			return misfit
@@ -131,10 +133,17 @@ func runEncode(ctx context.Context, o encodeOptions, out *output) error {
 		if errors.As(err, &refused) {
 			return fmt.Errorf("%s: %w", o.file, refused.error)
 		}
+		var unread *dumps.FormatError
+		if errors.As(err, &unread) { // nor about the one that was being written
+			return unread
+		}
 		if err != nil {
 			return err
 		}
 		result.Rows = append(result.Rows, file)
+	}
+	if err := files.keep(); err != nil {
+		return err
 	}
 	t := &table{columns: []column{{header: "scheme", name: "scheme"}, {header: "bits", name: "bits_per_element", right: true},
 		{header: "data", name: "data_bytes", right: true}, {header: "metadata", name: "metadata_bytes", right: true}, {header: "bytes", name: "bytes_file"}, {name: "dequant_file"}}}
@@ -145,8 +154,67 @@ func runEncode(ctx context.Context, o encodeOptions, out *output) error {
 	return out.report(report{tables: []*table{t}, json: result})
 }
 
+// A fileSet is the files of one directory that appear all together or not at
+// all, and with them the directory.
+type fileSet struct {
+	dir    string
+	made   []string    // directories that were missing, the outermost first
+	staged [][2]string // temporary name and name
+}
+
+// makeDir makes the directory.
+func (s *fileSet) makeDir() error {
+	for dir := s.dir; ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); !os.IsNotExist(err) || dir == filepath.Dir(dir) {
+			break
+		}
+		s.made = slices.Insert(s.made, 0, dir)
+	}
+	return os.MkdirAll(s.dir, 0o777)
+}
+
+// write writes one file under a temporary name.
+func (s *fileSet) write(path string, write func(io.Writer) error) error {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // links are written through
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		info = nil
+	} else if !info.Mode().IsRegular() {
+		return fmt.Errorf("write %s: not a regular file", path)
+	}
+	temp, err := writeBeside(path, info, write)
+	if err == nil {
+		s.staged = append(s.staged, [2]string{temp, path})
+	}
+	return err
+}
+
+// keep gives all files their names.
+func (s *fileSet) keep() error {
+	for len(s.staged) > 0 {
+		if err := os.Rename(s.staged[0][0], s.staged[0][1]); err != nil {
+			return err
+		}
+		s.staged = s.staged[1:]
+	}
+	return nil
+}
+
+// discard removes what keep did not keep.
+func (s *fileSet) discard() {
+	for _, f := range s.staged {
+		os.Remove(f[0])
+	}
+	for _, dir := range slices.Backward(s.made) {
+		os.Remove(dir) // fails where files were kept
+	}
+}
+
 // encodeFile writes one scheme's two files.
-func encodeFile(pair quantize.Pair, x *dumps.Heads, dir string) (encodedFile, error) {
+func encodeFile(ctx context.Context, pair quantize.Pair, x *dumps.Heads, files *fileSet) (encodedFile, error) {
+	dir := files.dir
 	name := strings.NewReplacer("/", "_", ":", "_").Replace(pair.Name())
 	file := encodedFile{Scheme: pair.Name(), Bytes: filepath.Join(dir, name+".bytes.npy"), Dequant: filepath.Join(dir, name+".dequant.npy")}
 	sides := []*quantize.Scheme{pair.K}
@@ -156,8 +224,8 @@ func encodeFile(pair quantize.Pair, x *dumps.Heads, dir string) (encodedFile, er
 		}
 		sides = append(sides, pair.V)
 	}
-	var e arrayEncoder
-	err := writeFile(file.Dequant, func(w io.Writer) error {
+	e := arrayEncoder{ctx: ctx}
+	err := files.write(file.Dequant, func(w io.Writer) error {
 		return dumps.WriteNPY(w, dumps.Content{DType: dumps.F32, Shape: x.Shape, Values: func(to *dumps.Encoder) error {
 			heads := x.Count / len(sides)
 			for i, s := range sides {
@@ -171,7 +239,7 @@ func encodeFile(pair quantize.Pair, x *dumps.Heads, dir string) (encodedFile, er
 	if err != nil {
 		return file, err
 	}
-	err = writeFile(file.Bytes, func(w io.Writer) error {
+	err = files.write(file.Bytes, func(w io.Writer) error {
 		return dumps.WriteNPYBytes(w, e.shape(x), func(w io.Writer) error {
 			_, err := w.Write(e.bytes)
 			return err
@@ -188,6 +256,7 @@ type valueError struct{ error }
 
 // arrayEncoder collects what the heads of an array encode to.
 type arrayEncoder struct {
+	ctx   context.Context
 	bytes []byte
 	size  quantize.Size
 	heads []int // bytes of each
@@ -201,18 +270,18 @@ func (a *arrayEncoder) tensor(s *quantize.Scheme, x *dumps.Heads, first, end int
 	var calibration quantize.Calibration
 	if s.Calibrated() {
 		for i := first; i < end; i++ {
-			if err := x.Read(values, i); err != nil {
+			if err := cmp.Or(a.ctx.Err(), x.Read(values, i)); err != nil {
 				return err
 			}
 			if err := coder.Observe(&calibration, quantize.Head{Index: i - first, Dim: x.Dim, Values: values, Heads: end - first}); err != nil {
-				return err
+				return valueError{err}
 			}
 		}
 	}
 	var e quantize.Encoded
 	a.rows = true
 	for i := first; i < end; i++ {
-		if err := x.Read(values, i); err != nil {
+		if err := cmp.Or(a.ctx.Err(), x.Read(values, i)); err != nil {
 			return err
 		}
 		if err := coder.Encode(&e, quantize.Head{Index: i - first, Dim: x.Dim, Values: values, Heads: end - first}, &calibration); err != nil {

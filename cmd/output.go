@@ -186,8 +186,7 @@ func (p *progress) done() {
 // writeFile writes a file that appears whole or not at all: it is written
 // beside its name and renamed. Devices, pipes and symbolic links are written
 // through, as a shell redirection would. Missing directories are an error.
-func writeFile(path string, write func(io.Writer) error) (err error) {
-	mode := os.FileMode(0o666)
+func writeFile(path string, write func(io.Writer) error) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSymlink != 0 {
 		// /dev/stdout names a pipe by a link that leads to no path.
 		target, err := filepath.EvalSymlinks(path)
@@ -212,12 +211,29 @@ func writeFile(path string, write func(io.Writer) error) (err error) {
 			return err
 		}
 		return f.Close()
-	case err == nil:
+	}
+	temp, err := writeBeside(path, info, write)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temp, path); err != nil {
+		os.Remove(temp)
+		return err
+	}
+	return nil
+}
+
+// writeBeside writes a whole file under a temporary name in path's directory,
+// to be renamed, and leaves none where that fails. info is of the file that it
+// will replace, nil for none.
+func writeBeside(path string, info os.FileInfo, write func(io.Writer) error) (temp string, err error) {
+	mode := os.FileMode(0o666)
+	if info != nil {
 		mode = info.Mode().Perm()
 	}
 	f, err := createBeside(path, mode)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() {
 		if err != nil {
@@ -226,17 +242,14 @@ func writeFile(path string, write func(io.Writer) error) (err error) {
 		}
 	}()
 	if err := write(f); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return "", fmt.Errorf("write %s: %w", path, err)
 	}
 	if info != nil { // an existing file keeps its permissions, whatever the umask
 		if err := f.Chmod(mode); err != nil {
-			return err
+			return "", err
 		}
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return f.Name(), f.Close()
 }
 
 // createBeside creates a new file in path's directory. os.CreateTemp would
