@@ -29,7 +29,7 @@ func TestEncodeAllOrNothing(t *testing.T) {
 		{bad, "f32,int8-token", "kvq: " + bad + ": "},
 		{bad, "int8-tensor", "kvq: " + bad + ": "},
 		{bad, "f32,e4m3", "kvq: " + bad + ": "},
-		{good, "f32,int4-token/64", "kvq: scheme int4-token/64"},
+		{good, "f32,int4-token/64", "kvq: " + good + ": scheme "},
 	} {
 		code, stdout, stderr := run("encode", c.file, "--scheme", c.schemes, "-o", out)
 		if code == exitOK || stdout != "" || !strings.HasPrefix(stderr, c.want) {

@@ -105,6 +105,23 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// TestHelpReportsWriteErrors: help that nobody could read is no success.
+func TestHelpReportsWriteErrors(t *testing.T) {
+	for _, args := range []string{"", "--help", "eval --help", "help eval", "--version", "completion bash"} {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		write.Close() // writing to it fails
+		var stderr bytes.Buffer
+		code := Main(strings.Fields(args), Streams{In: strings.NewReader(""), Out: write, Err: &stderr, Getenv: func(string) string { return "" }})
+		read.Close()
+		if code != exitFailure || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("kvq %s: exit code %d, stderr %q", args, code, stderr.String())
+		}
+	}
+}
+
 // TestFlagValues: a flag's value that cannot be read gets one line in kvq's own
 // words, and an empty one is never taken for a flag that was not given.
 func TestFlagValues(t *testing.T) {

@@ -57,7 +57,12 @@ func Main(args []string, s Streams) int {
 	root := newRoot(s)
 	root.SetArgs(args)
 	ran := watchRun(root)
+	help := &keepError{w: s.Out}
+	root.SetOut(help)
 	c, err := root.ExecuteContextC(ctx)
+	if help.err != nil {
+		err, *ran = help.err, true // and no mistake in the command line
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -77,6 +82,20 @@ func Main(args []string, s Streams) int {
 		fmt.Fprintf(s.Err, "kvq: hint: run '%s --help'\n", c.CommandPath())
 	}
 	return code
+}
+
+// keepError remembers that writing failed, which cobra's help does not report.
+type keepError struct {
+	w   io.Writer
+	err error
+}
+
+func (k *keepError) Write(p []byte) (int, error) {
+	n, err := k.w.Write(p)
+	if err != nil {
+		k.err = err
+	}
+	return n, err
 }
 
 // newRoot returns the command tree. Every command reads the global flags
