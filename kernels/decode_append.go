@@ -114,7 +114,6 @@ func (x *live) add(s *side, have int, e Encoded) {
 // keepLive notes what a head that was filled with e goes on from.
 func (c *Cache) keepLive(h *head, s *side, e Encoded) {
 	x := h.live(s)
-	s.from = c.firstLive(s)
 	first, scale, outlier := s.own(&e, s.from)
 	if !s.encodes() {
 		scale = 0
