@@ -201,3 +201,16 @@ func TestErrorsNameThingsOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestAbsurdConfig: what no model has is the file's fault, not the command line's.
+func TestAbsurdConfig(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.json")
+	text := `{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64,"head_dim":1099511627776}`
+	if err := os.WriteFile(config, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := run("plan", "--config", config, "--ctx", "4k")
+	if code != exitFailure || !strings.Contains(stderr, config) || !strings.Contains(stderr, "head_dim 1099511627776") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+}

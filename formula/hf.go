@@ -284,6 +284,10 @@ func (r *hfReader) readHeads() error {
 	if err != nil {
 		return err
 	}
+	const widest = 1 << 30 // as schemes take it
+	if dim > widest {
+		return fmt.Errorf("head_dim %d is more than %d (from %s)", dim, widest, from)
+	}
 	r.dimK, r.dimV = dim, dim
 	r.fact("head_dim", dim, from)
 	if v, ok := r.c.integer("v_head_dim"); ok && v > 0 && r.family.valueDim {
