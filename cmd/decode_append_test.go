@@ -103,6 +103,7 @@ func (x *schemeEncoder) Keep(dst []float32, key bool, _, token int, row []float3
 // filled at once, for every online scheme and recipe, at lengths around those where
 // windows and pages close.
 func TestAppendSchemes(t *testing.T) {
+	skipIfShort(t)
 	const heads, dim, capacity = 2, appendDim, 420
 	names := slices.Clone(windowedSchemes)
 	all, err := quantize.Set("all")

@@ -16,13 +16,13 @@ import (
 	"kvq/quantize"
 )
 
-// skipIfShort leaves a comparison of whole dumps out of the runs under the
-// race detector and in an emulator, which call for -short: the same code runs
-// there on small dumps.
+// skipIfShort leaves a comparison of whole dumps, or of the whole registry, out of
+// the runs under the race detector and in an emulator, which call for -short: the
+// same code runs there on a little.
 func skipIfShort(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("compares whole dumps: not with -short")
+		t.Skip("compares whole dumps or the whole registry: not with -short")
 	}
 }
 

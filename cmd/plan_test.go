@@ -245,6 +245,7 @@ func TestPlanReadsQuantitiesAsPeopleWriteThem(t *testing.T) {
 // TestPlanOfEveryPreset: no preset is priced at nothing, at a maximum of its
 // own where it has one, and tables keep to 80 columns.
 func TestPlanOfEveryPreset(t *testing.T) {
+	skipIfShort(t)
 	models, err := formula.Presets()
 	if err != nil {
 		t.Fatal(err)

@@ -84,6 +84,7 @@ func TestSchemesEngines(t *testing.T) {
 // TestSchemesExplanationFits: what explains a scheme keeps to the width of a terminal,
 // whatever it is made of, and says each thing once.
 func TestSchemesExplanationFits(t *testing.T) {
+	skipIfShort(t)
 	names, err := quantize.Set("all")
 	if err != nil {
 		t.Fatal(err)
@@ -288,6 +289,7 @@ func TestGoldenVectors(t *testing.T) {
 // both files in the array's shape and the bytes that kvq schemes counts; what does not is
 // a usage error that names the scheme.
 func TestEncodeRegistry(t *testing.T) {
+	skipIfShort(t)
 	dir := t.TempDir()
 	names, err := quantize.Set("all")
 	if err != nil {
