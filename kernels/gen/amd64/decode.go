@@ -1737,8 +1737,13 @@ func fetch(w tier, name string, prefetch func(Op)) {
 }
 
 func widen(w tier) {
-	TEXT("widen"+w.suffix, NOSPLIT, "func(dst *float32, src *byte, n int)")
-	Doc("widen" + w.suffix + " is widen; n is a multiple of 16, 16 at least.")
+	widenBy(w, "widen", 2, func(from Mem, v reg.VecVirtual) { VCVTPH2PS(from, v) })
+}
+
+// widenBy writes a kernel that makes floats of stored numbers of size bytes, 16 at a time.
+func widenBy(w tier, name string, size int, load func(from Mem, v reg.VecVirtual)) {
+	TEXT(name+w.suffix, NOSPLIT, "func(dst *float32, src *byte, n int)")
+	Doc(name + w.suffix + " is " + name + "; n is a multiple of 16, 16 at least.")
 	Pragma("noescape")
 	dst := Load(Param("dst"), GP64())
 	src := Load(Param("src"), GP64())
@@ -1746,10 +1751,10 @@ func widen(w tier) {
 	Label("next")
 	for at := 0; at < 64; at += w.bytes() {
 		v := w.reg()
-		VCVTPH2PS(Mem{Base: src, Disp: at / 2}, v)
+		load(Mem{Base: src, Disp: at / 4 * size}, v)
 		VMOVUPS(v, Mem{Base: dst, Disp: at})
 	}
-	ADDQ(Imm(32), src)
+	ADDQ(Imm(uint64(16*size)), src)
 	ADDQ(Imm(64), dst)
 	SUBQ(Imm(16), n)
 	JNZ(LabelRef("next"))

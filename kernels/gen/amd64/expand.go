@@ -96,61 +96,55 @@ func expandPlanes(w tier, bits int) {
 // lookUp puts the float of a table of 16 in the place of each code. AVX2 has two tables
 // of 8, and bit 3 of the code chooses.
 func lookUp(w tier) {
-	name := "lookUp" + w.suffix
-	TEXT(name, NOSPLIT, "func(dst *float32, codes *byte, book *float32, n int)")
-	Doc(name + " is lookUp; n is a multiple of 64 and not 0.")
-	Pragma("noescape")
-	dst := Load(Param("dst"), GP64())
-	codes := Load(Param("codes"), GP64())
-	at := Load(Param("book"), GP64())
-	book := w.load(Mem{Base: at})
-	n := Load(Param("n"), GP64())
-	Label("next")
-	for disp := 0; disp < 64; disp += w.bytes() / 4 {
-		code, v := w.reg(), w.reg()
-		VPMOVZXBD(Mem{Base: codes, Disp: disp}, code)
-		VPERMPS(book[0], code, v)
-		if !w.wide {
-			other := w.reg()
-			VPERMPS(book[1], code, other)
-			VPSLLD(Imm(28), code, code)
-			VBLENDVPS(code, other, v, v)
+	lookUpBy(w, "lookUp", "lookUp", func(at reg.Register) func(code, v reg.VecVirtual) {
+		book := w.load(Mem{Base: at})
+		return func(code, v reg.VecVirtual) {
+			VPERMPS(book[0], code, v)
+			if !w.wide {
+				other := w.reg()
+				VPERMPS(book[1], code, other)
+				VPSLLD(Imm(28), code, code)
+				VBLENDVPS(code, other, v, v)
+			}
 		}
-		VMOVUPS(v, Mem{Base: dst, Disp: 4 * disp})
-	}
-	ADDQ(Imm(64), codes)
-	ADDQ(U32(256), dst)
-	SUBQ(Imm(64), n)
-	JNZ(LabelRef("next"))
-	VZEROUPPER()
-	RET()
+	})
 }
 
 // gatherFloats is lookUp for a table of 256.
 func gatherFloats(w tier) {
-	name := "gather" + w.suffix
+	lookUpBy(w, "gather", "lookUp in a table of 256", func(book reg.Register) func(code, v reg.VecVirtual) {
+		return func(code, v reg.VecVirtual) {
+			at := Mem{Base: book, Index: code, Scale: 4}
+			w.zero(v)
+			if w.wide {
+				all := K()
+				KXNORW(all, all, all)
+				VGATHERDPS(at, all, v)
+			} else {
+				all := w.reg()
+				VPCMPEQD(all, all, all)
+				VGATHERDPS(all, at, v)
+			}
+		}
+	})
+}
+
+// lookUpBy writes a kernel that puts a float in the place of each code, 64 at a time.
+// table makes of the table's address what looks codes up.
+func lookUpBy(w tier, name, does string, table func(book reg.Register) func(code, v reg.VecVirtual)) {
+	name += w.suffix
 	TEXT(name, NOSPLIT, "func(dst *float32, codes *byte, book *float32, n int)")
-	Doc(name + " is lookUp in a table of 256; n is a multiple of 64 and not 0.")
+	Doc(name + " is " + does + "; n is a multiple of 64 and not 0.")
 	Pragma("noescape")
 	dst := Load(Param("dst"), GP64())
 	codes := Load(Param("codes"), GP64())
-	book := Load(Param("book"), GP64())
+	find := table(Load(Param("book"), GP64()))
 	n := Load(Param("n"), GP64())
 	Label("next")
 	for disp := 0; disp < 64; disp += w.bytes() / 4 {
 		code, v := w.reg(), w.reg()
 		VPMOVZXBD(Mem{Base: codes, Disp: disp}, code)
-		at := Mem{Base: book, Index: code, Scale: 4}
-		w.zero(v)
-		if w.wide {
-			all := K()
-			KXNORW(all, all, all)
-			VGATHERDPS(at, all, v)
-		} else {
-			all := w.reg()
-			VPCMPEQD(all, all, all)
-			VGATHERDPS(all, at, v)
-		}
+		find(code, v)
 		VMOVUPS(v, Mem{Base: dst, Disp: 4 * disp})
 	}
 	ADDQ(Imm(64), codes)
@@ -207,23 +201,8 @@ func scaleTile(w tier, name string) {
 
 // widenE8M0 puts exponents where floats have them.
 func widenE8M0(w tier) {
-	TEXT("widenE8M0"+w.suffix, NOSPLIT, "func(dst *float32, src *byte, n int)")
-	Doc("widenE8M0" + w.suffix + " is widenE8M0; n is a multiple of 16, 16 at least.")
-	Pragma("noescape")
-	dst := Load(Param("dst"), GP64())
-	src := Load(Param("src"), GP64())
-	n := Load(Param("n"), GP64())
-	Label("next")
-	for at := 0; at < 16; at += w.bytes() / 4 {
-		v := w.reg()
-		VPMOVZXBD(Mem{Base: src, Disp: at}, v)
+	widenBy(w, "widenE8M0", 1, func(from Mem, v reg.VecVirtual) {
+		VPMOVZXBD(from, v)
 		VPSLLD(Imm(23), v, v)
-		w.move(v, Mem{Base: dst, Disp: 4 * at})
-	}
-	ADDQ(Imm(16), src)
-	ADDQ(Imm(64), dst)
-	SUBQ(Imm(16), n)
-	JNZ(LabelRef("next"))
-	VZEROUPPER()
-	RET()
+	})
 }
