@@ -178,9 +178,6 @@ func distinct[T comparable](x []T) []T {
 	return first
 }
 
-// pageTokens is how many tokens a page of a paged cache holds.
-const pageTokens = 64
-
 // visible is how many tokens the measured caches hold: all, or the pages that the window
 // reaches. Pages that no step reads would count as read, and keep the others' copies so
 // few that they fit a cache.
@@ -189,7 +186,7 @@ func (o *benchOptions) visible() int {
 		return o.tokens
 	}
 	first := max(0, o.tokens-int(o.window))
-	return o.tokens - first/pageTokens*pageTokens
+	return o.tokens - first/kernels.PageTokens*kernels.PageTokens
 }
 
 // memory estimates what a run holds at once: the values of a head, as they are and
@@ -543,7 +540,7 @@ func (o *benchOptions) probe(pair quantize.Pair) error {
 		}
 		rope = benchRope(o.headDim)
 	}
-	shape := kernels.CacheShape{Heads: 1, DimK: o.headDim, DimV: o.headDimV, Tokens: min(o.visible(), pageTokens)}
+	shape := kernels.CacheShape{Heads: 1, DimK: o.headDim, DimV: o.headDimV, Tokens: min(o.visible(), kernels.PageTokens)}
 	cache, err := fillCache(shape, pair, rope, func(dst []float32, _ bool, _ int) error {
 		for i := range dst {
 			dst[i] = float32(i%7) - 3
@@ -770,22 +767,34 @@ func (b *bencher) measureEncode(ctx context.Context, pair quantize.Pair, level k
 		if err != nil {
 			return nil, err
 		}
-		runs, err := b.encodeRuns(pair, shape, threads)
+		of, err := b.measureEncodeBy(ctx, pair, shape, level, threads)
 		if err != nil {
 			return nil, err
 		}
-		defer runs.close()
-		m, err := b.meter(threads)
+		rows = append(rows, of...)
+	}
+	return rows, nil
+}
+
+// measureEncodeBy is measureEncode for one number of threads. The values and caches are
+// its own: those of several numbers at once are more than the run was found to fit.
+func (b *bencher) measureEncodeBy(ctx context.Context, pair quantize.Pair, shape kernels.CacheShape, level kernels.Level, threads int) ([]benchRow, error) {
+	m, err := b.meter(threads)
+	if err != nil {
+		return nil, err
+	}
+	runs, err := b.encodeRuns(pair, shape, threads)
+	if err != nil {
+		return nil, err
+	}
+	defer runs.close()
+	var rows []benchRow
+	for _, run := range runs.of {
+		f, err := m.Run(ctx, run.bytes, level, b.o.budget, run.step)
 		if err != nil {
 			return nil, err
 		}
-		for _, run := range runs.of {
-			f, err := m.Run(ctx, run.bytes, level, b.o.budget, run.step)
-			if err != nil {
-				return nil, err
-			}
-			rows = append(rows, b.row(f, run.name, pair, shape))
-		}
+		rows = append(rows, b.row(f, run.name, pair, shape))
 	}
 	return rows, nil
 }
@@ -1003,7 +1012,7 @@ func (b *bencher) shapeFor(pair quantize.Pair, level kernels.Level, threads int)
 		perToken += float64(bits / 8 * float64([]int{shape.DimK, shape.DimV}[i]))
 	}
 	fits := float64(kernels.WorkingSet(level, threads)) / (perToken * float64(shape.Heads))
-	shape.Tokens = min(shape.Tokens, max(pageTokens, int(fits)/pageTokens*pageTokens))
+	shape.Tokens = min(shape.Tokens, max(kernels.PageTokens, int(fits)/kernels.PageTokens*kernels.PageTokens))
 	return shape, nil
 }
 

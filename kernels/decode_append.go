@@ -364,10 +364,7 @@ func (c *Cache) take(s *side, h *head, x *live, n int, e *Encoded) (saturated in
 	} else if err := s.checkCodes(n, *e); err != nil {
 		return 0, err
 	}
-	factor, book := &h.kFactor, &h.kBook
-	if !s.key {
-		factor, book = &h.vFactor, &h.vBook
-	}
+	factor, book := h.common(s)
 	if *factor == 0 {
 		*factor = s.factor(*e)
 		*book = s.book(*e)
@@ -390,10 +387,7 @@ func (c *Cache) leave(s *side, n int) {
 		x := h.live(s)
 		for t := range n {
 			row := c.row(s)
-			s.decodeRow(row, s.coded-s.from+t, x.coded)
-			for _, o := range outliersOf(x.coded.Outliers, s.coded-s.from+t, s.coded-s.from+t+1) {
-				row[o.Channel] = o.Value
-			}
+			s.codedRow(row, s.coded-s.from+t, x.coded)
 			c.putFloat(h, s, sink+s.coded+t, row)
 		}
 		if most > 0 {
@@ -411,10 +405,7 @@ func (c *Cache) closePage() {
 		for _, s := range [2]*side{&c.k, &c.v} {
 			x := h.live(s)
 			first := c.pages*pageTokens + s.shift - s.from
-			meta, _, codes, _ := c.page(h, c.pages)
-			if !s.key {
-				_, meta, _, codes = c.page(h, c.pages)
-			}
+			meta, codes := c.sidePage(h, s, c.pages)
 			s.store(meta, codes, first, x.coded, &c.wide)
 			if out := h.sparse(s); len(out.ends) > 0 {
 				n := 0

@@ -390,16 +390,23 @@ func (c *Cache) share(h *head, s *side, tokens int, e Encoded) {
 		s.from = from
 	}
 	s.signs(e.Scales)
-	factor, book := &h.vFactor, &h.vBook
 	if s.key {
-		factor, book = &h.kFactor, &h.kBook
 		h.kMean = slices.Clone(e.Means)
 	}
+	factor, book := h.common(s)
 	*factor = s.factor(e)
 	if *factor != 1 {
 		s.factored = true
 	}
 	*book = s.book(e)
+}
+
+// common returns the places of what a side's pages of a head have in common.
+func (h *head) common(s *side) (factor *float32, book *[]float32) {
+	if s.key {
+		return &h.kFactor, &h.kBook
+	}
+	return &h.vFactor, &h.vBook
 }
 
 // signs notes whether scales of values are negative somewhere.
@@ -448,13 +455,18 @@ func (s *side) row(token, tokens int, e Encoded) []float32 {
 	case token >= tokens-recent:
 		copy(row, e.Recent[(token-tokens+recent)*s.dim:])
 	default:
-		s.decodeRow(row, token-sink, e)
-		for _, o := range outliersOf(e.Outliers, token-sink, token-sink+1) {
-			row[o.Channel] = o.Value
-		}
+		s.codedRow(row, token-sink, e)
 	}
 	s.turn(row, token, e.Means)
 	return row
+}
+
+// codedRow writes what a coded token of e decodes to, its outliers as they are.
+func (s *side) codedRow(row []float32, token int, e Encoded) {
+	s.decodeRow(row, token, e)
+	for _, o := range outliersOf(e.Outliers, token, token+1) {
+		row[o.Channel] = o.Value
+	}
 }
 
 // turn makes of a row what attention sees of a key: with its mean and rotation.

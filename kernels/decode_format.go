@@ -80,6 +80,9 @@ type Format struct {
 	Rotation *Rotation
 }
 
+// PageTokens is how many tokens one page of one KV head holds.
+const PageTokens = 64
+
 // A CacheShape is the geometry of one layer's cache.
 type CacheShape struct {
 	Heads  int // KV heads
@@ -89,8 +92,7 @@ type CacheShape struct {
 }
 
 const (
-	// pageTokens is how many tokens one page of one KV head holds.
-	pageTokens = 64
+	pageTokens = PageTokens
 	// laneWidth is how many tokens (K) or channels (V) stand side by side in a
 	// line of codes; a block is two lines wide where there are enough of them.
 	laneWidth = 16
