@@ -90,7 +90,7 @@ func TestDecodeDumps(t *testing.T) {
 				}
 				for h := range l.QueryHeads {
 					kv := h * l.KVHeads / l.QueryHeads
-					want := exactStep(q[h*l.DimK:][:l.DimK], decodedK[kv][first*l.DimK:], decodedV[kv][first*l.DimV:], l.Facts.Scale)
+					want := exactStep(float64s(q[h*l.DimK:][:l.DimK]), decodedK[kv][first*l.DimK:], decodedV[kv][first*l.DimV:], l.Facts.Scale)
 					var e, s float64
 					for c, w := range want.output {
 						e += (float64(out[h*l.DimV+c]) - w) * (float64(out[h*l.DimV+c]) - w)
@@ -132,7 +132,7 @@ type exactResult struct {
 }
 
 // exactStep attends with q to k and v, rows of len(q) and of len(v)/tokens values.
-func exactStep(q, k, v []float32, scale float64) exactResult {
+func exactStep(q []float64, k, v []float32, scale float64) exactResult {
 	dim := len(q)
 	tokens := len(k) / dim
 	dimV := len(v) / tokens
@@ -144,10 +144,10 @@ func exactStep(q, k, v []float32, scale float64) exactResult {
 		var sum float64
 		for c, x := range q {
 			y := float64(k[t*dim+c])
-			z[t] += float64(x) * y * scale
+			z[t] += x * y * scale
 			sum += math.Abs(y)
 			columns[c] = max(columns[c], math.Abs(y))
-			largestQ = max(largestQ, math.Abs(float64(x)))
+			largestQ = max(largestQ, math.Abs(x))
 		}
 		longest = max(longest, sum)
 		r.largest = max(r.largest, math.Abs(z[t]))
@@ -156,7 +156,7 @@ func exactStep(q, k, v []float32, scale float64) exactResult {
 	// is at most its column's largest, so d times the largest product.
 	r.move = longest * largestQ
 	for c, y := range columns {
-		r.move = max(r.move, float64(dim)*y*math.Abs(float64(q[c])))
+		r.move = max(r.move, float64(dim)*y*math.Abs(q[c]))
 	}
 	r.move *= math.Abs(scale) / 65278
 	top := slices.Max(z)
@@ -177,4 +177,13 @@ func exactStep(q, k, v []float32, scale float64) exactResult {
 	}
 	r.spread = math.Sqrt(r.spread)
 	return r
+}
+
+// float64s returns x in float64.
+func float64s(x []float32) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
 }

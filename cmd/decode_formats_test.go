@@ -91,7 +91,12 @@ func TestDecodeFormats(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			want := exactAttention(q, decoded(t, pair.K, k, dim), decoded(t, pair.V, v, dim), dim)
+			decodedK, _ := schemeValues(t, pair.K, [][]float32{k}, dim, nil)
+			decodedV, _ := schemeValues(t, pair.V, [][]float32{v}, dim, nil)
+			var want []float64
+			for at := 0; at < len(q); at += dim {
+				want = append(want, exactStep(float64s(q[at:at+dim]), decodedK[0], decodedV[0], 1/math.Sqrt(dim)).output...)
+			}
 			for _, isa := range kernels.Available() {
 				if err := kernels.Use(isa); err != nil {
 					t.Fatal(err)
@@ -122,45 +127,4 @@ func TestDecodeFormats(t *testing.T) {
 		}
 	}
 	t.Logf("worst relative error %.3g", worst)
-}
-
-// decoded returns values as a scheme's own decoder gives them back.
-func decoded(t *testing.T, s *quantize.Scheme, values []float32, dim int) []float32 {
-	t.Helper()
-	c := s.NewCoder()
-	head := quantize.Head{Dim: dim, Values: values, Heads: 1}
-	var calibration quantize.Calibration
-	if err := c.Observe(&calibration, head); err != nil {
-		t.Fatal(err)
-	}
-	var e quantize.Encoded
-	if err := c.Encode(&e, head, &calibration); err != nil {
-		t.Fatal(err)
-	}
-	x := make([]float32, len(values))
-	c.Decode(x, &e)
-	return x
-}
-
-// exactAttention is softmax(q·kᵀ/√dim)·v in float64.
-func exactAttention(q, k, v []float32, dim int) []float64 {
-	out := make([]float64, len(q))
-	tokens := len(k) / dim
-	for at := 0; at < len(q); at += dim {
-		weight := make([]float64, tokens)
-		var sum float64
-		for t := range weight {
-			for c := range dim {
-				weight[t] += float64(q[at+c]) * float64(k[t*dim+c])
-			}
-			weight[t] = math.Exp(weight[t] / math.Sqrt(float64(dim)))
-			sum += weight[t]
-		}
-		for t, p := range weight {
-			for c := range dim {
-				out[at+c] += p / sum * float64(v[t*dim+c])
-			}
-		}
-	}
-	return out
 }

@@ -166,7 +166,7 @@ func TestDecodeSchemes(t *testing.T) {
 						}
 					}
 				}
-				want := attention64(exact[h*dim:][:dim], k[h/grouped], v[h/grouped], 0.125)
+				want := exactStep(exact[h*dim:][:dim], k[h/grouped], v[h/grouped], 0.125).output
 				for i, w := range want {
 					e += (got[i] - w) * (got[i] - w)
 					s += w * w
@@ -177,30 +177,4 @@ func TestDecodeSchemes(t *testing.T) {
 			}
 		}
 	}
-}
-
-// attention64 is softmax(scale·q·Kᵀ)·V.
-func attention64(q []float64, k, v []float32, scale float64) []float64 {
-	dim := len(q)
-	z := make([]float64, len(k)/dim)
-	top := math.Inf(-1)
-	for t := range z {
-		for c, x := range q {
-			z[t] += x * float64(k[t*dim+c]) * scale
-		}
-		top = max(top, z[t])
-	}
-	out := make([]float64, dim)
-	var sum float64
-	for t := range z {
-		p := math.Exp(z[t] - top)
-		sum += p
-		for c := range out {
-			out[c] += p * float64(v[t*dim+c])
-		}
-	}
-	for c := range out {
-		out[c] /= sum
-	}
-	return out
 }
